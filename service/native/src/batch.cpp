@@ -8,8 +8,9 @@
 namespace dragoman {
 namespace {
 
-constexpr int kSlotBucket = 32;   // growth granularity of slots
-constexpr int kMaxLanes = 64;      // parts of the projection
+constexpr int kSlotBucket = 32;  // growth granularity of slots
+constexpr int kMaxLists = 64;    // lists of candidates of a row
+constexpr float kNone = -std::numeric_limits<float>::infinity(), kUnknown = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
 
@@ -17,26 +18,27 @@ void Batch::add(int source_length, const float* cross, int64_t cross_size, bool 
                 int shortlist_size) {
   const Model& model = *model_;
   require(source_length >= 1 && source_length <= 1 << 20, "the source length is not between 1 and 2^20");
-  require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size, "the shortlist is larger than the vocabulary");
+  require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size,
+          "the shortlist is larger than the vocabulary");
   auto segment = std::make_unique<Segment>();
   segment->source_length = source_length;
-  const int64_t d = model.d, size = model.head_size, room = rounded_up(source_length, kBlock);
-  const int64_t keys_size = room * d, values_size = source_length * d;
+  const int64_t d = model.d, size = model.head_size, capacity = rounded_up(source_length, kBlock);
+  const int64_t keys_size = capacity * d, values_size = source_length * d;
   const int64_t total = model.shape.num_layers * (keys_size + values_size);
   require(cross_size == (is_from_graph ? 2 * model.shape.num_layers * values_size : total),
           "the encoder output does not have the size of the source");
   segment->cross = cross;
   if (is_from_graph) {
-    segment->own_cross = allocated<float>(size_t(total));
+    segment->own_cross = allocated<float>(total);
     segment->cross = segment->own_cross.get();
     for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
       float* keys = keys_of(segment->own_cross.get(), layer, keys_size, values_size);
-      std::memset(keys + (room - kBlock) * d, 0, size_t(kBlock * d) * sizeof(float));
+      std::memset(keys + (capacity - kBlock) * d, 0, kBlock * d * sizeof(float));
       for (int64_t head = 0; head < model.shape.num_heads; ++head)
         for (int64_t s = 0; s < source_length; ++s) {
           const float* key = cross + (head * source_length + s) * size;
           put_key(keys + head * size * kBlock, s, key, int(d), 0, int(size));
-          std::memcpy(keys + keys_size + s * d + head * size, key + values_size, size_t(size) * sizeof(float));
+          std::memcpy(keys + keys_size + s * d + head * size, key + values_size, size * sizeof(float));
         }
     }
   }
@@ -44,7 +46,8 @@ void Batch::add(int source_length, const float* cross, int64_t cross_size, bool 
     segment->is_finite &= model.kernels.is_finite(segment->cross + at, int(std::min<int64_t>(8 * kBlock, total - at)));
   if (shortlist_size > 0) {
     for (int i = 0; i < shortlist_size; ++i)
-      require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size && (i == 0 || shortlist[i - 1] < shortlist[i]),
+      require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size &&
+                  (i == 0 || shortlist[i - 1] < shortlist[i]),
               "the shortlist is not ascending token ids of the vocabulary");
     segment->shortlist_ids.assign(shortlist, shortlist + shortlist_size);
     segment->shortlist.pick(model.projection.view(), shortlist, shortlist_size);
@@ -67,12 +70,12 @@ void Batch::keep(const int64_t* indices, int count) {
   std::vector<bool> is_kept(segments_.size(), false);
   for (int i = 0; i < count; ++i) {
     require(indices[i] >= 0 && indices[i] < num_segments(), "a segment index to keep is not in the batch");
-    require(!is_kept[size_t(indices[i])], "a segment index is kept twice");
-    is_kept[size_t(indices[i])] = true;
+    require(!is_kept[indices[i]], "a segment index is kept twice");
+    is_kept[indices[i]] = true;
   }
   std::vector<std::unique_ptr<Segment>> kept;
-  kept.reserve(size_t(count));
-  for (int i = 0; i < count; ++i) kept.push_back(std::move(segments_[size_t(indices[i])]));
+  kept.reserve(count);
+  for (int i = 0; i < count; ++i) kept.push_back(std::move(segments_[indices[i]]));
   segments_.swap(kept);
   segments_bytes_ = 0;
   for (const auto& segment : segments_) segments_bytes_ += bytes_of(*segment);
@@ -81,7 +84,7 @@ void Batch::keep(const int64_t* indices, int count) {
 void Batch::copy_cross(int index, float* cross) const {
   require(index >= 0 && index < num_segments(), "the segment index is not in the batch");
   const Model& model = *model_;
-  const Segment& segment = *segments_[size_t(index)];
+  const Segment& segment = *segments_[index];
   const int64_t d = model.d, size = model.head_size, length = segment.source_length;
   const int64_t keys_size = rounded_up(length, kBlock) * d, values_size = length * d;
   for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
@@ -92,294 +95,338 @@ void Batch::copy_cross(int index, float* cross) const {
         const float* at = keys + (s / kBlock * d + head * size) * kBlock + s % kBlock;
         float* key = cross + (head * length + s) * size;
         for (int64_t i = 0; i < size; ++i) key[i] = at[i * kBlock];
-        std::memcpy(key + values_size, values + s * d + head * size, size_t(size) * sizeof(float));
+        std::memcpy(key + values_size, values + s * d + head * size, size * sizeof(float));
       }
   }
 }
 
-void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
-                  int num_candidates) const {
+void Batch::check(const Step& step) const {
   const Shape& shape = model_->shape;
-  require(num_rows >= 1 && num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
-  require(num_candidates >= 1 && num_candidates <= shape.vocabulary_size,
+  require(step.num_rows >= 1 && step.num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
+  require(step.num_candidates >= 1 && step.num_candidates <= shape.vocabulary_size,
           "the number of candidates is not between 1 and the vocabulary size");
   for (size_t b = 0; b < segments_.size(); ++b) {
     const Segment& segment = *segments_[b];
     require(segment.position < shape.max_positions, "the step is beyond the last position");
-    for (int k = 0; k < num_rows; ++k) {
-      const size_t at = b * size_t(num_rows) + size_t(k);
-      require(token_ids[at] >= 0 && token_ids[at] < shape.vocabulary_size, "a token id is outside the vocabulary");
-      require(segment.position == 0 || (parents[at] >= 0 && parents[at] < segment.num_rows),
+    for (int k = 0; k < step.num_rows; ++k) {
+      const size_t at = b * step.num_rows + k;
+      const int64_t token = step.token_ids[at], parent = step.parents[at];
+      require(token >= 0 && token < shape.vocabulary_size, "a token id is outside the vocabulary");
+      require(segment.position == 0 || (parent >= 0 && parent < segment.num_rows),
               "a parent is outside the rows of the previous step");
-      require(!wanted || (wanted[at] >= 0 && wanted[at] <= num_candidates),
+      require(!step.wanted || (step.wanted[at] >= 0 && step.wanted[at] <= step.num_candidates),
               "the number of candidates of a row exceeds that of the step");
     }
   }
 }
 
 void Batch::grow(Segment& segment, int needed) {
-  const int room = int(rounded_up(std::max(needed, segment.num_slots + segment.num_slots / 2), kSlotBucket));
-  const int64_t d = model_->d, before = segment.num_slots * d, after = room * d;
-  Memory<float> pool = allocated<float>(size_t(model_->shape.num_layers * 2 * after));
+  const int capacity = int(rounded_up(std::max(needed, segment.num_slots + segment.num_slots / 2), kSlotBucket));
+  const int64_t d = model_->d, before = segment.num_slots * d, after = capacity * d;
+  Memory<float> pool = allocated<float>(model_->shape.num_layers * 2 * after);
   for (int layer = 0; layer < model_->shape.num_layers * 2; ++layer) {  // alternates keys and values
     float* target = pool.get() + layer * after;
-    if (before) std::memcpy(target, segment.pool.get() + layer * before, size_t(before) * sizeof(float));
+    if (before) std::memcpy(target, segment.pool.get() + layer * before, before * sizeof(float));
     // Hidden keys are multiplied as well; hidden values are not.
-    if (layer % 2 == 0) std::memset(target + before, 0, size_t(after - before) * sizeof(float));
+    if (layer % 2 == 0) std::memset(target + before, 0, (after - before) * sizeof(float));
   }
-  const size_t words = size_t(segment.num_slots + 63) / 64, more = size_t(room + 63) / 64;
-  std::vector<uint64_t> visible(size_t(segment.num_rows) * more, 0);
-  for (size_t k = 0; k < size_t(segment.num_rows); ++k)
-    std::copy_n(segment.visible.begin() + ptrdiff_t(k * words), words, visible.begin() + ptrdiff_t(k * more));
+  const size_t words = segment.num_words(), more = num_words_of(capacity);
+  std::vector<uint64_t> visible(segment.num_rows * more, 0);
+  for (int k = 0; k < segment.num_rows; ++k)
+    std::copy_n(segment.visible.data() + k * words, words, visible.data() + k * more);
   segment.pool = std::move(pool);
   segment.visible.swap(visible);
   segments_bytes_ -= bytes_of(segment);
-  segment.num_slots = room;
+  segment.num_slots = capacity;
   segments_bytes_ += bytes_of(segment);
 }
 
 // A slot that is not visible to any row is free. New tokens use the lowest free slots in row order.
-void Batch::assign_slots(int num_rows, const int64_t* parents, const int32_t* wanted) {
-  rows_.clear(), spans_.clear();
-  for (size_t b = 0; b < segments_.size(); ++b) {
+void Batch::assign_slots(const Step& step) {
+  rows_.clear();
+  spans_.clear();
+  for (int b = 0; b < num_segments(); ++b) {
     Segment& segment = *segments_[b];
-    const size_t first = rows_.size();
-    for (int k = 0; k < num_rows; ++k) {
-      const int64_t index = int64_t(b) * num_rows + k;
-      if (!wanted || wanted[index]) rows_.push_back({int(b), index, 0});
+    Span span = {};
+    span.first = int(rows_.size());
+    for (int k = 0; k < step.num_rows; ++k) {
+      const int64_t index = int64_t(b) * step.num_rows + k;
+      if (!step.wanted || step.wanted[index]) rows_.push_back({b, k, index, 0});
     }
-    const size_t count = rows_.size() - first;
-    for (bool is_first_try = true;; is_first_try = false) {
-      const size_t words = size_t(segment.num_slots + 63) / 64;
-      inherited_.assign(size_t(num_rows) * words, 0), used_.assign(words, 0);
-      for (size_t r = first; segment.position > 0 && r < first + count; ++r) {
-        const size_t parent = size_t(parents[rows_[r].index]), row = size_t(rows_[r].index) % size_t(num_rows);
-        for (size_t i = 0; i < words; ++i)
-          used_[i] |= inherited_[row * words + i] = segment.visible[parent * words + i];
-      }
-      int num_used = 0;
-      for (uint64_t word : used_) num_used += __builtin_popcountll(word);
-      if (num_used + int(count) <= segment.num_slots) break;
-      require(is_first_try, "not enough slots after growing");
-      grow(segment, num_used + int(count));
+    span.count = int(rows_.size()) - span.first;
+    const int num_used = inherit_slots(step, segment, span);
+    if (num_used + span.count > segment.num_slots) {
+      grow(segment, num_used + span.count);
+      inherit_slots(step, segment, span);
     }
-    const size_t words = size_t(segment.num_slots + 63) / 64;
+    const size_t words = segment.num_words();
     size_t word = 0;
-    int last = 0;
-    for (size_t r = first; r < first + count; ++r) {
+    for (int r = span.first; r < span.first + span.count; ++r) {
       while (~used_[word] == 0) ++word;
       const int bit = __builtin_ctzll(~used_[word]);
       used_[word] |= uint64_t(1) << bit;
-      inherited_[size_t(rows_[r].index) % size_t(num_rows) * words + word] |= uint64_t(1) << bit;
+      inherited_[rows_[r].k * words + word] |= uint64_t(1) << bit;
       rows_[r].slot = int(word) * 64 + bit;
     }
     for (size_t i = 0; i < words; ++i)
-      if (used_[i]) last = int(i) * 64 + 64 - __builtin_clzll(used_[i]);
+      if (used_[i]) span.num_positions = int(i) * 64 + 64 - __builtin_clzll(used_[i]);
     segment.visible = inherited_;
-    segment.num_rows = num_rows;
-    spans_.push_back({int(first), int(count), last, 0, 0});
+    segment.num_rows = step.num_rows;
+    spans_.push_back(span);
   }
+}
+
+// Sets `inherited_`, the slots that each row of a segment sees through its parent, and `used_`, the slots of all rows;
+// returns the number of used slots.
+int Batch::inherit_slots(const Step& step, const Segment& segment, const Span& span) {
+  const size_t words = segment.num_words();
+  inherited_.assign(step.num_rows * words, 0);
+  used_.assign(words, 0);
+  for (int r = span.first; segment.position > 0 && r < span.first + span.count; ++r) {
+    const uint64_t* parent = segment.visible.data() + step.parents[rows_[r].index] * words;
+    uint64_t* inherited = inherited_.data() + rows_[r].k * words;
+    for (size_t i = 0; i < words; ++i) {
+      inherited[i] = parent[i];
+      used_[i] |= parent[i];
+    }
+  }
+  int num_used = 0;
+  for (uint64_t word : used_) num_used += __builtin_popcountll(word);
+  return num_used;
 }
 
 void Batch::describe_slots() {
   size_t bias_size = 0, seen_size = 0;
   for (Span& span : spans_) {
     const size_t width = size_t(rounded_up(span.num_positions, kBlock));
-    span.bias = bias_size, span.seen = seen_size;
-    bias_size += width * size_t(span.count), seen_size += width;
+    span.bias = bias_size;
+    span.seen = seen_size;
+    bias_size += width * span.count;
+    seen_size += width;
   }
-  constexpr float kHidden = -3e38f;
-  float* bias = std::fill_n(bias_.fit(bias_size), bias_size, kHidden) - bias_size;
+  float* bias = std::fill_n(bias_.fit(bias_size), bias_size, kLowest) - bias_size;
   uint8_t* seen = std::fill_n(seen_.fit(seen_size), seen_size, uint8_t(0)) - seen_size;
   for (size_t b = 0; b < spans_.size(); ++b) {
     const Span& span = spans_[b];
     const Segment& segment = *segments_[b];
-    const size_t words = size_t(segment.num_slots + 63) / 64, width = size_t(rounded_up(span.num_positions, kBlock));
+    const size_t words = segment.num_words(), width = size_t(rounded_up(span.num_positions, kBlock));
     for (int r = 0; r < span.count; ++r) {
-      const size_t row = size_t(rows_[size_t(span.first + r)].index) % size_t(segment.num_rows);
+      const uint64_t* visible = segment.visible.data() + rows_[span.first + r].k * words;
       for (size_t i = 0; i < words; ++i)
-        for (uint64_t bits = segment.visible[row * words + i]; bits; bits &= bits - 1) {
-          const size_t slot = i * 64 + size_t(__builtin_ctzll(bits));
-          bias[span.bias + size_t(r) * width + slot] = 0;
+        for (uint64_t bits = visible[i]; bits; bits &= bits - 1) {
+          const size_t slot = i * 64 + __builtin_ctzll(bits);
+          bias[span.bias + r * width + slot] = 0;
           seen[span.seen + slot] = 1;
         }
     }
   }
 }
 
-void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
-                 int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids,
-                 const SearchRun* search) {
+void Batch::step(const Step& step) {
   Model& model = *model_;
-  const Kernels& kernels = model.kernels;
   require(!is_half_stepped_, "an earlier step of the batch failed");
-  check(num_rows, token_ids, parents, wanted, num_candidates);
+  check(step);
   is_half_stepped_ = true;
-  assign_slots(num_rows, parents, wanted);
+  assign_slots(step);
   describe_slots();
-  const int n = int(rows_.size()), d = model.d, num_heads = model.shape.num_heads, num_layers = model.shape.num_layers;
-  const int num_segments = this->num_segments();
-  const float none = -std::numeric_limits<float>::infinity(), unknown = std::numeric_limits<float>::quiet_NaN();
-  Crew crew(model, num_threads);
 
+  const int num_tokens = int(rows_.size()), num_heads = model.shape.num_heads;
+  const Weights& projection = model.projection.view();
+  ThreadGroup threads(model, step.num_threads);
+  const int64_t sums_size = int64_t(projection.chunks()) * num_tokens * kRowSums;
+  const int64_t scratch_size = attention_scratch();
+  Pass pass(model, threads, scratch_, num_tokens, 3 * model.d,
+            sums_size + threads.num_tasks(num_segments(), num_heads) * scratch_size);
+  float* sums = pass.more;
+  run_layers(pass, step.token_ids, sums + sums_size, scratch_size);
+
+  const bool is_divided = threads.is_worth(threads.product_ns(num_tokens, projection));
+  const int num_lists = is_divided ? std::min({threads.num_threads(), projection.chunks(), kMaxLists}) : 1;
+  reset_best(step, num_lists);
+  project(pass, num_lists, sums);
+  write_candidates(step, pass, num_lists, sums);
+
+  record_tokens(step);
+  for (const auto& segment : segments_) ++segment->position;
+  is_half_stepped_ = false;
+}
+
+// Returns the number of floats that `Attention::scratch` needs.
+int64_t Batch::attention_scratch() const {
   int64_t widest = kBlock;
+  for (size_t b = 0; b < spans_.size(); ++b)
+    widest = std::max(
+        {widest, rounded_up(spans_[b].num_positions, kBlock), rounded_up(segments_[b]->source_length, kBlock)});
+  return 4 * widest;
+}
+
+void Batch::run_layers(Pass& pass, const int64_t* token_ids, float* scratch, int64_t scratch_size) {
+  const Model& model = *model_;
+  const int d = model.d;
   double self_positions = 0, cross_positions = 0;  // visible positions, summed over all rows
   for (size_t b = 0; b < spans_.size(); ++b) {
-    const int64_t source_length = segments_[b]->source_length;
-    widest = std::max({widest, rounded_up(spans_[b].num_positions, kBlock), rounded_up(source_length, kBlock)});
     self_positions += double(spans_[b].num_positions) * spans_[b].count;
-    cross_positions += double(source_length) * spans_[b].count;
+    cross_positions += double(segments_[b]->source_length) * spans_[b].count;
   }
-  const Weights& projection = model.projection.view();
-  const int num_chunks = (projection.panels() + kChunk - 1) / kChunk;
-  const int64_t sums_stride = int64_t(n) * 32, scratch_size = 4 * widest;
-  Pass pass(model, crew, scratch_, n, 3 * d, num_chunks * sums_stride + crew.num_tasks(num_segments, num_heads) * scratch_size);
-  float *sums = pass.more, *scratch = sums + num_chunks * sums_stride;
-
   pass.for_rows([&](int r) {
-    const Row& row = rows_[size_t(r)];
-    const int64_t position = segments_[size_t(row.segment)]->position;
+    const Row& row = rows_[r];
+    const int64_t position = segments_[row.segment]->position;
     pass.embed(r, kDecoder, token_ids[row.index], model.positions.get() + position * d);
-    pass.enter(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
+    pass.pre_norm_and_quantize(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
   });
-  for (int i = 0; i < num_layers; ++i) {
-    const Layer& layer = model.layers[size_t(i)];
-    const auto weights = [&](ProductKind kind) -> const Weights& { return layer.products[kind].view(); };
-    pass.store_product(weights(kSelfIn));
-    pass.for_heads(num_segments, self_positions, [&](int b, int first_head, int last_head, int task) {
-      const Span& span = spans_[size_t(b)];
-      const Segment& segment = *segments_[size_t(b)];
+  const auto attend_self = [&](int layer) {
+    pass.for_heads(num_segments(), self_positions, [&](const HeadTask& task) {
+      const Span& span = spans_[task.sequence];
+      const Segment& segment = *segments_[task.sequence];
       const int64_t size = int64_t(segment.num_slots) * d;
-      float *keys = keys_of(segment.pool.get(), i, size, size), *values = keys + size;
-      const int begin = first_head * model.head_size, end = last_head * model.head_size;
-      const float* first_row = pass.joined + span.first * pass.joined_stride;
-      for (int r = 0; r < span.count; ++r) {
-        const float* row = first_row + r * pass.joined_stride;
-        const int64_t slot = rows_[size_t(span.first + r)].slot;
+      float *keys = keys_of(segment.pool.get(), layer, size, size), *values = keys + size;
+      const int begin = task.first_head * model.head_size, end = task.last_head * model.head_size;
+      for (int r = span.first; r < span.first + span.count; ++r) {
+        const float* row = pass.joined + r * pass.joined_stride;
+        const int64_t slot = rows_[r].slot;
         put_key(keys, slot, row + d, d, begin, end);
         std::copy(row + 2 * d + begin, row + 2 * d + end, values + slot * d + begin);
       }
-      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, first_row, pass.joined_stride, keys,
-                      values, d, span.num_positions, bias_.get() + span.bias, seen_.get() + span.seen,
-                      scratch + task * scratch_size, pass.mixed + span.first * pass.stride, pass.stride});
+      const KeysValues slots = {
+          .keys = keys,
+          .values = values,
+          .value_stride = d,
+          .num_positions = span.num_positions,
+          .bias = bias_.get() + span.bias,
+          .is_seen = seen_.get() + span.seen,
+      };
+      pass.attend(task, span.first, span.count, slots, scratch + task.index * scratch_size);
     });
-    pass.add_mixed(weights(kSelfOut));
-    pass.for_rows([&](int r) {
-      pass.leave(r, layer.norms[kSelfNorm]);
-      pass.enter(r, layer.norms[kCrossNorm], weights(kCrossQuery));
-    });
-    pass.store_product(weights(kCrossQuery));
-    pass.for_heads(num_segments, cross_positions, [&](int b, int first_head, int last_head, int task) {
-      const Span& span = spans_[size_t(b)];
-      const Segment& segment = *segments_[size_t(b)];
+  };
+  const auto attend_cross = [&](int layer) {
+    pass.for_heads(num_segments(), cross_positions, [&](const HeadTask& task) {
+      const Span& span = spans_[task.sequence];
+      const Segment& segment = *segments_[task.sequence];
       const int64_t keys_size = rounded_up(segment.source_length, kBlock) * d;
-      const float* keys = keys_of(segment.cross, i, keys_size, int64_t(segment.source_length) * d);
-      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head,
-                      pass.joined + span.first * pass.joined_stride, pass.joined_stride, keys, keys + keys_size, d,
-                      segment.source_length, nullptr, nullptr, scratch + task * scratch_size,
-                      pass.mixed + span.first * pass.stride, pass.stride});
+      const float* keys = keys_of(segment.cross, layer, keys_size, int64_t(segment.source_length) * d);
+      const KeysValues source = {
+          .keys = keys,
+          .values = keys + keys_size,
+          .value_stride = d,
+          .num_positions = segment.source_length,
+      };
+      pass.attend(task, span.first, span.count, source, scratch + task.index * scratch_size);
     });
-    pass.add_mixed(weights(kCrossOut));
-    pass.for_rows([&](int r) {
-      pass.leave(r, layer.norms[kCrossNorm]);
-      pass.enter(r, layer.norms[kFeedForwardNorm], weights(kInner));
-    });
-    pass.add_feed_forward(weights(kInner), weights(kOuter));
-    const bool is_last = i + 1 == num_layers;
-    const Norm& next = is_last ? model.stack_norms[kDecoder][kFinalNorm] : model.layers[size_t(i) + 1].norms[kSelfNorm];
-    const Weights& next_weights = is_last ? projection : model.layers[size_t(i) + 1].products[kSelfIn].view();
-    pass.for_rows([&](int r) {
-      pass.leave(r, layer.norms[kFeedForwardNorm]);
-      pass.enter(r, next, next_weights);
-    });
-  }
+  };
+  pass.run_layers(kDecoder, model.projection.view(), attend_self, attend_cross);
+}
 
-  // Logits are not stored, only the best candidates and the sums of exponentials of each row. Each lane processes
-  // chunks of the vocabulary in ascending order: ties go to the lower token, independent of the number of lanes.
-  const int num_lanes = crew.is_worth(crew.product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
-  const size_t capacity = size_t(num_candidates);
-  const size_t num_lists = size_t(num_lanes) * size_t(n);
-  Best* best = best_.fit(num_lists);
-  Candidate* found = found_.fit(num_lists * capacity);
+// Prepares empty lists of the best candidates, `num_lists` for each row, and the masks of the segments.
+void Batch::reset_best(const Step& step, int num_lists) {
   masks_.clear();
-  for (int b = 0; search && search->num_placeholders > 0 && b < num_segments; ++b) {
-    const std::vector<int32_t>& listed = segments_[size_t(b)]->shortlist_ids;  // empty without a shortlist
+  const SearchRun* search = step.search;
+  for (int b = 0; search && search->num_placeholders > 0 && b < num_segments(); ++b) {
+    const std::vector<int32_t>& listed = segments_[b]->shortlist_ids;  // empty without a shortlist
     const int count = search->num_placeholders;
     int64_t first = search->placeholders[0], last = search->placeholders[count - 1];
     if (!listed.empty()) {
       first = std::lower_bound(listed.begin(), listed.end(), first) - listed.begin();
       last = std::upper_bound(listed.begin(), listed.end(), last) - listed.begin() - 1;
     }
-    masks_.push_back({search->placeholders, search->is_masked + int64_t(b) * count, count,
-                      listed.empty() ? nullptr : listed.data(), int32_t(first), int32_t(last)});
-  }
-  for (size_t i = 0; i < num_lists; ++i) {
-    const Row& row = rows_[i % size_t(n)];
-    best[i] = {found + i * capacity, 0, wanted ? wanted[row.index] : num_candidates, none,
-                masks_.empty() ? nullptr : &masks_[size_t(row.segment)]};
-  }
-  const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
-    const Rounded& rows = pass.rounded;
-    kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
-                     best + lane * n + first, sums + chunk * sums_stride + first * 32});
-  };
-  for (int b = 0; b < num_segments; ++b) {  // each shortlist is a small matrix of one segment
-    const Span& span = spans_[size_t(b)];
-    const PackedWeights& shortlist = segments_[size_t(b)]->shortlist;
-    if (!shortlist.is_set()) continue;
-    for (int chunk = 0; chunk * kChunk < shortlist.view().panels(); ++chunk)
-      project(span.first, span.count, shortlist.view(), chunk, 0);
-  }
-  for (int b = 0; b < num_segments; ++b) {  // runs of segments without a shortlist
-    if (segments_[size_t(b)]->shortlist.is_set()) continue;
-    const int first = spans_[size_t(b)].first;
-    int end = b;
-    while (end + 1 < num_segments && !segments_[size_t(end) + 1]->shortlist.is_set()) ++end;
-    const int count = spans_[size_t(end)].first + spans_[size_t(end)].count - first;
-    crew.run(num_lanes, crew.product_ns(count, projection), [&](int lane) {
-      for (int chunk = lane; chunk < num_chunks; chunk += num_lanes) project(first, count, projection, chunk, lane);
+    masks_.push_back({
+        .token_ids = search->placeholders,
+        .is_masked = search->is_masked + int64_t(b) * count,
+        .count = count,
+        .shortlist_ids = listed.empty() ? nullptr : listed.data(),
+        .first_column = int32_t(first),
+        .last_column = int32_t(last),
     });
-    b = end;
   }
+  const size_t size = num_lists * rows_.size(), capacity = size_t(step.num_candidates);
+  Best* best = best_.fit(size);
+  Candidate* found = found_.fit(size * capacity);
+  for (size_t i = 0; i < size; ++i) {
+    const Row& row = rows_[i % rows_.size()];
+    best[i] = {
+        .found = found + i * capacity,
+        .count = 0,
+        .capacity = step.wanted ? step.wanted[row.index] : step.num_candidates,
+        .threshold = kNone,
+        .mask = masks_.empty() ? nullptr : &masks_[row.segment],
+    };
+  }
+}
 
-  if (wanted) {
-    const size_t size = size_t(num_segments) * size_t(num_rows) * capacity;
-    std::fill_n(log_probs, size, none), std::fill_n(candidate_ids, size, 0);
+// Finds the best candidates of each row and the sums of exponentials. Each list takes chunks of the vocabulary in
+// ascending order: ties go to the lower token, independent of the number of lists.
+void Batch::project(Pass& pass, int num_lists, float* sums) {
+  const int64_t num_tokens = int64_t(rows_.size());
+  const auto project_chunk = [&](int first, int count, const Weights& w, int chunk, int list) {
+    const Rounded& rows = pass.rounded;
+    model_->kernels.project({
+        .a = {rows.bytes + first * rows.stride, rows.stride, rows.scales + first},
+        .rows = count,
+        .weights = &w,
+        .chunk = chunk,
+        .best = best_.get() + list * num_tokens + first,
+        .sums = sums + (chunk * num_tokens + first) * kRowSums,
+    });
+  };
+  for (int b = 0; b < num_segments(); ++b) {  // each shortlist is a small matrix of one segment
+    const PackedWeights& shortlist = segments_[b]->shortlist;
+    if (!shortlist.is_set()) continue;
+    for (int chunk = 0; chunk < shortlist.view().chunks(); ++chunk)
+      project_chunk(spans_[b].first, spans_[b].count, shortlist.view(), chunk, 0);
+  }
+  const Weights& projection = model_->projection.view();
+  for (int b = 0; b < num_segments(); ++b) {  // runs of segments without a shortlist
+    if (segments_[b]->shortlist.is_set()) continue;
+    const int first = spans_[b].first;
+    while (b + 1 < num_segments() && !segments_[b + 1]->shortlist.is_set()) ++b;
+    const int count = spans_[b].first + spans_[b].count - first;
+    pass.threads.run(num_lists, pass.threads.product_ns(count, projection), [&](int list) {
+      for (int chunk = list; chunk < projection.chunks(); chunk += num_lists)
+        project_chunk(first, count, projection, chunk, list);
+    });
+  }
+}
+
+// Merges the lists of each row, and writes its candidates with their log-probabilities.
+void Batch::write_candidates(const Step& step, Pass& pass, int num_lists, const float* sums) {
+  const int64_t num_tokens = int64_t(rows_.size());
+  if (step.wanted) {  // rows without candidates are padded
+    const size_t size = segments_.size() * size_t(step.num_rows) * size_t(step.num_candidates);
+    std::fill_n(step.log_probs, size, kNone);
+    std::fill_n(step.candidate_ids, size, 0);
   }
   pass.for_rows([&](int r) {
-    const Row& row = rows_[size_t(r)];
-    const Segment& segment = *segments_[size_t(row.segment)];
+    const Row& row = rows_[r];
+    const Segment& segment = *segments_[row.segment];
     const bool has_shortlist = segment.shortlist.is_set();
-    const int lanes = has_shortlist ? 1 : num_lanes;
-    const int chunks = has_shortlist ? (segment.shortlist.view().panels() + kChunk - 1) / kChunk : num_chunks;
-    float* values = log_probs + row.index * num_candidates;
-    int64_t* tokens = candidate_ids + row.index * num_candidates;
+    const int num_lists_of_row = has_shortlist ? 1 : num_lists;
+    const Weights& projection = has_shortlist ? segment.shortlist.view() : model_->projection.view();
+    float* values = step.log_probs + row.index * step.num_candidates;
+    int64_t* tokens = step.candidate_ids + row.index * step.num_candidates;
     const bool is_finite = segment.is_finite && pass.is_finite(r);
-    const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
-    const Best* lists[kMaxLanes];
-    int taken[kMaxLanes] = {};
-    for (int lane = 0; lane < lanes; ++lane) {
-      const Best& list = *(lists[lane] = best + lane * n + r);
+    const float log_sum = model_->kernels.log_sum(sums + r * kRowSums, num_tokens * kRowSums, projection.chunks());
+    const Best* lists[kMaxLists];
+    int taken[kMaxLists] = {};
+    for (int i = 0; i < num_lists_of_row; ++i) {
+      const Best& list = best_.get()[i * num_tokens + r];
       if (!list.is_ordered()) std::sort(list.found, list.found + list.count, is_better);
+      lists[i] = &list;
     }
     for (int c = 0; c < lists[0]->capacity; ++c) {
       int winner = -1;
-      for (int lane = 0; lane < lanes; ++lane) {
-        if (taken[lane] == lists[lane]->count) continue;
-        if (winner < 0 || is_better(lists[lane]->found[taken[lane]], lists[winner]->found[taken[winner]])) winner = lane;
+      for (int i = 0; i < num_lists_of_row; ++i) {
+        if (taken[i] == lists[i]->count) continue;
+        if (winner < 0 || is_better(lists[i]->found[taken[i]], lists[winner]->found[taken[winner]])) winner = i;
       }
       if (winner < 0) {  // end of the shortlist
-        values[c] = is_finite ? none : unknown, tokens[c] = 0;
+        values[c] = is_finite ? kNone : kUnknown;
+        tokens[c] = 0;
         continue;
       }
       const Candidate& winning = lists[winner]->found[taken[winner]++];
-      values[c] = is_finite ? winning.value - log_sum : unknown;
-      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(winning.column)] : winning.column;
+      values[c] = is_finite ? winning.value - log_sum : kUnknown;
+      tokens[c] = has_shortlist ? segment.shortlist_ids[winning.column] : winning.column;
     }
   });
-  remember(num_rows, token_ids, parents);
-  for (const auto& segment : segments_) ++segment->position;
-  is_half_stepped_ = false;
 }
 
 }  // namespace dragoman

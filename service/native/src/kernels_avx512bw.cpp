@@ -5,12 +5,18 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 #include <immintrin.h>
 
-#define KERNELS_NAME "avx512bw"
-#define KERNELS_AVX512
-
 namespace dragoman {
 namespace {
+
+constexpr char kName[] = "avx512bw";
+constexpr int kCenter = 128;
+constexpr int kProductRows = 4;  // largest number of rows of a tile
+
+#include "vectors_avx512.inc"
+#include "vectors_x86.inc"
+#include "products_avx2.inc"
 #include "kernels.inc"
+
 }  // namespace
 
 const Kernels* avx512bw_kernels() { return &kTable; }

@@ -6,13 +6,25 @@
 #pragma GCC optimize("no-schedule-insns")  // otherwise GCC 12 spills accumulators
 #include <arm_neon.h>
 
-#define KERNELS_NAME "dotprod"
-#define KERNELS_NEON
-#define KERNELS_DOTPROD
-
 namespace dragoman {
 namespace {
+
+constexpr char kName[] = "dotprod";
+constexpr int kCenter = 128;
+constexpr int kProductRows = 8;  // largest number of rows of a tile
+
+#include "vectors_neon.inc"
+
+// Adds the products of 4 columns of 4 inputs each and the inputs 4 J to 4 J + 3 of `x`.
+template <int J>
+INLINE int32x4_t dot(int32x4_t sums, int8x16_t columns, uint8x16_t x) {
+  return vdotq_laneq_s32(sums, columns, vreinterpretq_s8_u8(x), J);
+}
+
+#include "products_dots.inc"
+#include "products_centered.inc"
 #include "kernels.inc"
+
 }  // namespace
 
 const Kernels* dotprod_kernels() { return &kTable; }

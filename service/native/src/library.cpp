@@ -87,9 +87,8 @@ const std::vector<InstructionSet>& instruction_sets() {
     std::vector<InstructionSet> found;
     for (const char* name : kInstructionSets)
       if (const Kernels* kernels = usable(name)) found.push_back({kernels, dragoman::macs_per_ns(*kernels, 10)});
-    const auto fastest = std::max_element(found.begin(), found.end(), [](const auto& a, const auto& b) {
-      return a.macs_per_ns < b.macs_per_ns;
-    });
+    const auto fastest = std::max_element(found.begin(), found.end(),
+                                          [](const auto& a, const auto& b) { return a.macs_per_ns < b.macs_per_ns; });
     if (fastest != found.end() && fastest->macs_per_ns * 9 > found[0].macs_per_ns * 10)
       std::rotate(found.begin(), fastest, fastest + 1);
     return found;
@@ -116,7 +115,8 @@ EXPORTED const char* dragoman_instruction_sets() noexcept {
   guarded([&] {
     static const std::string joined = [] {
       std::string text;
-      for (const InstructionSet& set : instruction_sets()) text += (text.empty() ? "" : " ") + std::string(set.kernels->name);
+      for (const InstructionSet& set : instruction_sets())
+        text += (text.empty() ? "" : " ") + std::string(set.kernels->name);
       return text;
     }();
     names = joined.c_str();
@@ -140,7 +140,8 @@ EXPORTED void dragoman_model_free(Handle* model) noexcept { delete model; }
 // Bytes of the scratch memory that encoder runs reuse.
 EXPORTED int64_t dragoman_model_scratch_bytes(const Handle* model) noexcept { return (*model)->scratch_bytes(); }
 
-EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) noexcept {
+EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table,
+                                          const float* factors) noexcept {
   return guarded([&] { (*model)->set_embedding(stack, table, factors); });
 }
 EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) noexcept {
@@ -190,7 +191,7 @@ EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* toke
                                  const int32_t* wanted, int num_candidates, int num_threads, float* log_probs,
                                  int64_t* candidate_ids) noexcept {
   return guarded([&] {
-    batch->step(num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids);
+    batch->step({num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids});
   });
 }
 EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchRun* run) noexcept {

@@ -10,7 +10,8 @@ Model::Model(const Shape& given, const Kernels& chosen, double macs_per_ns)
   require(shape.num_layers >= 1 && shape.num_layers <= 1024, "the number of layers is not between 1 and 1024");
   require(shape.d_model <= kMaxInputs && shape.ffn_size <= kMaxInputs, "d_model or ffn_size exceeds 2^16");
   require(shape.d_model % shape.num_heads == 0, "d_model is not a multiple of the number of heads");
-  d = shape.d_model, head_size = d / shape.num_heads;
+  d = shape.d_model;
+  head_size = d / shape.num_heads;
   require(head_size % 8 == 0, "the head size is not a multiple of 8");
   require(std::isfinite(shape.embedding_factor) && std::isfinite(shape.epsilon) && shape.epsilon > 0,
           "the factor of embeddings or the epsilon of norms is out of range");
@@ -22,7 +23,8 @@ Model::Model(const Shape& given, const Kernels& chosen, double macs_per_ns)
           "the source vocabulary exceeds 2^24 tokens");
   require(shape.activation >= 0 && shape.activation < kNumActivations, "the activation is unknown");
   require(int64_t(2) * shape.num_layers * d <= kMost, "keys and values of all layers exceed 2^24");
-  layers.resize(size_t(shape.num_layers)), encoder_layers.resize(size_t(shape.num_encoder_layers));
+  layers.resize(shape.num_layers);
+  encoder_layers.resize(shape.num_encoder_layers);
 }
 
 std::vector<Layer>& Model::layers_of(int stack, int layer) {
@@ -41,24 +43,24 @@ void Model::set_product(int stack, int layer, int kind, const int8_t* w, const f
   }
   if (layer == -1) {
     require(w || embeddings[kDecoder], "a tied projection requires that the embedding is set first");
-    return projection.pack(w ? w : embeddings[kDecoder].get(), 1, d, w ? factors : embedding_factors[kDecoder].get(), bias,
-                           d, shape.vocabulary_size, scale, zero_point, levels, kernels.center);
+    return projection.pack(w ? w : embeddings[kDecoder].get(), 1, d, w ? factors : embedding_factors[kDecoder].get(),
+                           bias, d, shape.vocabulary_size, scale, zero_point, levels, kernels.center);
   }
   require(kind >= 0 && kind < kNumProducts, "the kind of product is unknown");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int inner = shape.activation == kSwiglu ? 2 * shape.ffn_size : shape.ffn_size;
   const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? inner : d;
-  own[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
-                                         levels, kernels.center);
+  own[layer].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point, levels,
+                                 kernels.center);
 }
 
 void Model::put_norm(Norm& norm, const float* scale, const float* bias) {
   require_finite(scale, d, "a weight of a norm is not finite");
   if (bias) require_finite(bias, d, "a bias of a norm is not finite");
   for (auto [target, source] : {std::pair(&norm.scale, scale), std::pair(&norm.bias, bias)}) {
-    *target = allocated<float>(size_t(rounded_up(d, kPanel)));
-    std::memset(target->get(), 0, size_t(rounded_up(d, kPanel)) * sizeof(float));
-    if (source) std::memcpy(target->get(), source, size_t(d) * sizeof(float));
+    *target = allocated<float>(rounded_up(d, kPanel));
+    std::memset(target->get(), 0, rounded_up(d, kPanel) * sizeof(float));
+    if (source) std::memcpy(target->get(), source, d * sizeof(float));
   }
 }
 
@@ -66,7 +68,7 @@ void Model::set_norm(int stack, int layer, int kind, const float* scale, const f
   std::vector<Layer>& own = layers_of(stack, layer);
   require(kind >= 0 && kind < (layer == -1 ? int(kNumStackNorms) : int(kNumNorms)), "the kind of norm is unknown");
   if (layer == -1) return put_norm(stack_norms[stack][kind], scale, bias);
-  put_norm(own[size_t(layer)].norms[kind], scale, bias);
+  put_norm(own[layer].norms[kind], scale, bias);
 }
 
 void Model::set_embedding(int stack, const int8_t* table, const float* factors) {
@@ -74,8 +76,8 @@ void Model::set_embedding(int stack, const int8_t* table, const float* factors) 
   require(table_of(stack) == stack, "the source shares the embedding table of the target");
   const size_t num_rows = size_t(num_tokens(stack));
   require_finite(factors, int64_t(num_rows), "a factor of the embedding is not finite");
-  embeddings[stack] = allocated<int8_t>(num_rows * size_t(d));
-  std::memcpy(embeddings[stack].get(), table, num_rows * size_t(d));
+  embeddings[stack] = allocated<int8_t>(num_rows * d);
+  std::memcpy(embeddings[stack].get(), table, num_rows * d);
   embedding_factors[stack] = allocated<float>(num_rows);
   std::memcpy(embedding_factors[stack].get(), factors, num_rows * sizeof(float));
 }
@@ -129,7 +131,8 @@ void Model::check_complete() const {
   for (const Layer& layer : encoder_layers) {
     for (int kind : {kSelfIn, kSelfOut, kInner, kOuter})
       require(layer.products[kind].is_set(), "a product of the encoder is missing");
-    for (int kind : {kSelfNorm, kFeedForwardNorm}) require(layer.norms[kind].scale != nullptr, "a norm of the encoder is missing");
+    for (int kind : {kSelfNorm, kFeedForwardNorm})
+      require(layer.norms[kind].scale != nullptr, "a norm of the encoder is missing");
   }
 }
 

@@ -30,8 +30,8 @@ Memory<T> allocated(size_t count) {
   return Memory<T>(static_cast<T*>(memory));
 }
 
-// Memory for temporary values, which consecutive passes reuse. It grows with the need. After kPasses passes it shrinks if
-// none of them needed a quarter of it.
+// Memory for temporary values, which consecutive passes reuse. It grows with the need. After kPasses passes it shrinks
+// if none of them needed a quarter of it.
 template <class T>
 class Buffer {
  public:
@@ -40,20 +40,25 @@ class Buffer {
     constexpr int kPasses = 256;
     most_ = std::max(most_, count);
     const bool is_over = ++num_passes_ == kPasses;
-    if (count > room_ || (is_over && most_ < room_ / 4)) {
-      memory_.reset(), room_ = 0;
-      memory_ = allocated<T>(most_ + most_ / 4), room_ = most_ + most_ / 4;
+    if (count > capacity_ || (is_over && most_ < capacity_ / 4)) {
+      memory_.reset();
+      capacity_ = 0;
+      memory_ = allocated<T>(most_ + most_ / 4);
+      capacity_ = most_ + most_ / 4;
     }
-    if (is_over) num_passes_ = 0, most_ = 0;
+    if (is_over) {
+      num_passes_ = 0;
+      most_ = 0;
+    }
     return memory_.get();
   }
   T* get() const { return memory_.get(); }
   const T& operator[](size_t i) const { return memory_[i]; }
-  int64_t num_bytes() const { return int64_t(room_ * sizeof(T)); }
+  int64_t num_bytes() const { return int64_t(capacity_ * sizeof(T)); }
 
  private:
   Memory<T> memory_;
-  size_t room_ = 0, most_ = 0;  // elements: allocated, and the largest need of the current passes
+  size_t capacity_ = 0, most_ = 0;  // elements: allocated, and the largest need of the current passes
   int num_passes_ = 0;
 };
 
@@ -73,9 +78,9 @@ inline void require_finite(const float* values, int64_t count, const char* what)
   for (int64_t i = 0; i < count; ++i) require(std::isfinite(values[i]), what);
 }
 
-constexpr int kMaxInputs = 1 << 16;    // sums of this number of int8 products fit into 32 bits
-constexpr int kMaxNarrowSum = 258;     // this sum of weights times an activation of at most 127 fits into 16 bits
-constexpr float kMaxFactor = 1e28f;    // a sum of products times this factor is finite
+constexpr int kMaxInputs = 1 << 16;  // sums of this number of int8 products fit into 32 bits
+constexpr int kMaxNarrowSum = 258;   // this sum of weights times an activation of at most 127 fits into 16 bits
+constexpr float kMaxFactor = 1e28f;  // a sum of products times this factor is finite
 
 // A weight matrix that owns its memory.
 class PackedWeights {
@@ -85,9 +90,9 @@ class PackedWeights {
 
   // Element (input k, output n) is w[k * input_stride + n * output_stride]; bias can be null.
   //
-  // Kernels without VNNI add products of activations of 7 bits in 16 bits: those of inputs 8 i + 0, 1, 4 and 5, and those
-  // of 8 i + 2, 3, 6 and 7. This is exact for a column if neither its positive nor its negative weights of such a group
-  // sum to more than kMaxNarrowSum. Otherwise only the products of two inputs are added in 16 bits.
+  // Kernels without VNNI add products of activations of 7 bits in 16 bits: those of inputs 8 i + 0, 1, 4 and 5, and
+  // those of 8 i + 2, 3, 6 and 7. This is exact for a column if neither its positive nor its negative weights of such a
+  // group sum to more than kMaxNarrowSum. Otherwise only the products of two inputs are added in 16 bits.
   void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
             int inputs, int outputs, float scale, int zero_point, int levels, int center) {
     require(inputs >= 1 && outputs >= 1, "a product does not have inputs or outputs");
@@ -100,65 +105,89 @@ class PackedWeights {
     for (int n = 0; n < outputs; ++n)
       require(std::abs(factors[n]) * (scale > 0 ? scale : 1.0f) <= kMaxFactor, "a factor of a weight exceeds 1e28");
     if (bias) require_finite(bias, outputs, "a bias is not finite");
-    const int64_t room = rounded_up(outputs, kPanel), groups = (inputs + 3) / 4;
-    packed_ = allocated<int8_t>(size_t(room * groups * 4));
-    factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
-    beginnings_ = allocated<int32_t>(size_t(room)), is_narrow_ = allocated<uint8_t>(size_t(room));
-    std::memset(packed_.get(), 0, size_t(room * groups * 4));
+    allocate(inputs, outputs);
+    std::memset(packed_.get(), 0, size_t(view_.panels()) * view_.groups() * kGroupBytes);
     if (levels == 127) center = 0;
     for (int64_t i = 0, count = int64_t(inputs) * outputs; center && i < count; ++i)
       if (w[i] == -128) center = 0;
-    for (int64_t n = 0; n < room; ++n) {
+    for (int n = 0; n < view_.panels() * kPanel; ++n) {
       const bool exists = n < outputs;
-      int8_t* column = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
+      int8_t* target = column(n);
       int32_t total = 0;
       int positive[2] = {}, negative[2] = {};  // sums of the two groups of eight inputs
       is_narrow_[n] = 255;
       for (int k = 0; exists && k < inputs; ++k) {
         const int8_t x = w[k * input_stride + n * output_stride];
-        column[int64_t(k / 4) * kPanel * 4 + k % 4] = x;
+        target[int64_t(k / kGroup) * kGroupBytes + k % kGroup] = x;
         total += x;
         if (k % 8 == 0) positive[0] = positive[1] = negative[0] = negative[1] = 0;
         int& sum = (x > 0 ? positive : negative)[k / 2 % 2];
         sum += std::abs(x);
         if (sum > kMaxNarrowSum) is_narrow_[n] = 0;
       }
-      beginnings_[n] = (center - zero_point) * total;
+      compensation_[n] = (center - zero_point) * total;
       factors_[n] = exists ? factors[n] * (scale > 0 ? scale : 1.0f) : 0;
       bias_[n] = exists && bias ? bias[n] : 0;
     }
-    view_ = {inputs, outputs,    packed_.get(), factors_.get(), bias_.get(), beginnings_.get(),
-             scale,  zero_point, center,        levels,         is_narrow_.get()};
+    view_.scale = scale;
+    view_.zero_point = zero_point;
+    view_.center = center;
+    view_.levels = levels;
   }
 
   // Copies columns of another matrix.
   void pick(const Weights& from, const int32_t* columns, int count) {
-    const int64_t room = rounded_up(count, kPanel), groups = (from.inputs + 3) / 4;
-    packed_ = allocated<int8_t>(size_t(room * groups * 4));
-    factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
-    beginnings_ = allocated<int32_t>(size_t(room)), is_narrow_ = allocated<uint8_t>(size_t(room));
-    for (int64_t n = 0; n < room; ++n) {
-      const int64_t column = n < count ? columns[n] : columns[0];
-      const int8_t* source = from.packed + (column / kPanel * groups * kPanel + column % kPanel) * 4;
-      int8_t* target = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
-      for (int64_t k = 0; k < groups; ++k) std::memcpy(target + k * kPanel * 4, source + k * kPanel * 4, 4);
-      beginnings_[n] = from.beginnings[column];
-      factors_[n] = from.factors[column], bias_[n] = from.bias[column];
+    allocate(from.inputs, count);
+    for (int n = 0; n < view_.panels() * kPanel; ++n) {
+      const int32_t column = n < count ? columns[n] : columns[0];
+      const int8_t* source = from.column(column);
+      int8_t* target = this->column(n);
+      for (int64_t k = 0; k < view_.groups(); ++k)
+        std::memcpy(target + k * kGroupBytes, source + k * kGroupBytes, kGroup);
+      compensation_[n] = from.compensation[column];
+      factors_[n] = from.factors[column];
+      bias_[n] = from.bias[column];
       is_narrow_[n] = from.is_narrow[column];
     }
-    view_ = from;
-    view_.outputs = count, view_.packed = packed_.get(), view_.factors = factors_.get(), view_.bias = bias_.get();
-    view_.beginnings = beginnings_.get(), view_.is_narrow = is_narrow_.get();
+    view_.scale = from.scale;
+    view_.zero_point = from.zero_point;
+    view_.center = from.center;
+    view_.levels = from.levels;
   }
 
   int64_t num_bytes() const {
-    return is_set() ? rounded_up(view_.outputs, kPanel) * ((view_.inputs + 3) / 4 * 4 + 13) : 0;
+    constexpr int kColumnBytes =
+        sizeof(*view_.factors) + sizeof(*view_.bias) + sizeof(*view_.compensation) + sizeof(*view_.is_narrow);
+    return is_set() ? int64_t(view_.panels()) * kPanel * (view_.groups() * kGroup + kColumnBytes) : 0;
   }
 
  private:
+  void allocate(int inputs, int outputs) {
+    Weights view = {};
+    view.inputs = inputs;
+    view.outputs = outputs;
+    const size_t num_columns = size_t(view.panels()) * kPanel;
+    auto packed = allocated<int8_t>(num_columns * view.groups() * kGroup);
+    auto factors = allocated<float>(num_columns), bias = allocated<float>(num_columns);
+    auto compensation = allocated<int32_t>(num_columns);
+    auto is_narrow = allocated<uint8_t>(num_columns);
+    packed_ = std::move(packed);
+    factors_ = std::move(factors);
+    bias_ = std::move(bias);
+    compensation_ = std::move(compensation);
+    is_narrow_ = std::move(is_narrow);
+    view.packed = packed_.get();
+    view.factors = factors_.get();
+    view.bias = bias_.get();
+    view.compensation = compensation_.get();
+    view.is_narrow = is_narrow_.get();
+    view_ = view;
+  }
+  int8_t* column(int n) { return packed_.get() + (view_.column(n) - view_.packed); }
+
   Memory<int8_t> packed_;
   Memory<float> factors_, bias_;
-  Memory<int32_t> beginnings_;
+  Memory<int32_t> compensation_;
   Memory<uint8_t> is_narrow_;
   Weights view_ = {};
 };
@@ -192,8 +221,8 @@ struct Model {
 
   // Layer -1 is the projection to the vocabulary; for the encoder, to the keys and values of all decoder layers.
   // The projection to the vocabulary is stored as rows [V][d]; null: tied to the embedding.
-  void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
-                   int zero_point, int levels);
+  void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias,
+                   float scale, int zero_point, int levels);
   // For layer -1, `kind` is a `StackNormKind`; the bias can be null.
   void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);
   void set_embedding(int stack, const int8_t* table, const float* factors);
@@ -201,9 +230,12 @@ struct Model {
   void check_complete() const;
   // The stack that owns the embedding table of a stack, and the number of rows of the table.
   int table_of(int stack) const { return stack == kEncoder && shape.source_vocabulary_size ? kEncoder : kDecoder; }
-  int num_tokens(int stack) const { return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size; }
+  int num_tokens(int stack) const {
+    return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size;
+  }
 
-  // Scratch memory for an encoder run, which returns it afterwards. Threads that encode at the same time have their own.
+  // Scratch memory for an encoder run, which returns it afterwards. Threads that encode at the same time have their
+  // own.
   std::unique_ptr<Scratch> take_scratch();
   void return_scratch(std::unique_ptr<Scratch> scratch);
   int64_t scratch_bytes() const;  // of the scratch memory that is not taken
@@ -215,13 +247,13 @@ struct Model {
   std::vector<Layer> layers, encoder_layers;
   Norm stack_norms[2][kNumStackNorms];  // by stack
   PackedWeights projection, memory;
-  Memory<int8_t> embeddings[2];         // by stack: [V, d]
-  Memory<float> embedding_factors[2];   // [V]
-  Memory<float> positions;         // [max_positions, d]
-  Memory<float> source_positions;  // [max_source_positions, d]
+  Memory<int8_t> embeddings[2];        // by stack: [V, d]
+  Memory<float> embedding_factors[2];  // [V]
+  Memory<float> positions;             // [max_positions, d]
+  Memory<float> source_positions;      // [max_source_positions, d]
 
-  std::mutex team_mutex;           // held while a step runs on the team
-  std::unique_ptr<Team> team;      // created at the first use
+  std::mutex team_mutex;       // held while a step runs on the team
+  std::unique_ptr<Team> team;  // created at the first use
   int team_threads = 1;
 
  private:

@@ -1,4 +1,4 @@
-// Measured speed of products: for the choice of the instruction set, for `Crew`, and for benchmarks.
+// Measured speed of products: for the choice of the instruction set, for `ThreadGroup`, and for benchmarks.
 #pragma once
 #include <time.h>
 
@@ -37,10 +37,16 @@ inline double macs_per_ns(const Kernels& kernels, int num_repetitions) {
   PackedWeights weights;
   weights.pack(matrix.data(), kPanel, 1, factors.data(), nullptr, kInputs, kPanel, 1.0f, 64, 127, kernels.center);
   const auto bytes = allocated<uint8_t>(kRows * kInputs);
-  for (int i = 0; i < kRows * kInputs; ++i) bytes[size_t(i)] = uint8_t(i % 128);
+  for (int i = 0; i < kRows * kInputs; ++i) bytes[i] = uint8_t(i % 128);
   const auto sums = allocated<float>(kRows * kPanel);
-  const Product product = {{bytes.get(), kInputs, nullptr}, kRows, &weights.view(), 0, 1, Output::kStore,
-                           sums.get(), kPanel, {}, nullptr};
+  const Product product = {
+      .a = {bytes.get(), kInputs, nullptr},
+      .rows = kRows,
+      .weights = &weights.view(),
+      .last_panel = 1,
+      .out = sums.get(),
+      .out_stride = kPanel,
+  };
   const double ns = shortest_ns(num_repetitions, [&] {
     for (int i = 0; i < kCalls; ++i) kernels.multiply(product);
   });
@@ -55,23 +61,42 @@ inline double step_products_ns(const Model& model, int num_rows) {
   for (const Layer& layer : model.layers)
     for (const PackedWeights& product : layer.products) products.push_back(&product.view());
   int inputs = model.d, outputs = 0;
-  for (const Weights* w : products) inputs = std::max(inputs, w->inputs), outputs = std::max(outputs, w->outputs);
+  for (const Weights* w : products) {
+    inputs = std::max(inputs, w->inputs);
+    outputs = std::max(outputs, w->outputs);
+  }
   const size_t bytes_size = size_t(num_rows * rounded_up(inputs, kPanel));
   const auto bytes = allocated<uint8_t>(bytes_size);
   for (size_t i = 0; i < bytes_size; ++i) bytes[i] = uint8_t(i % 128);
   const auto out = allocated<float>(size_t(num_rows * rounded_up(outputs, kPanel)));
-  const auto scales = allocated<float>(size_t(num_rows)), sums = allocated<float>(size_t(num_rows) * 32);
+  const auto scales = allocated<float>(size_t(num_rows)), sums = allocated<float>(size_t(num_rows) * kRowSums);
   std::fill_n(scales.get(), num_rows, 1.0f);
   std::vector<Candidate> found(static_cast<size_t>(num_rows));
   std::vector<Best> best(static_cast<size_t>(num_rows));
-  const auto rounded = [&](const Weights& w) { return Rounded{bytes.get(), rounded_up(w.inputs, kPanel), scales.get()}; };
+  const auto rounded = [&](const Weights& w) {
+    return Rounded{bytes.get(), rounded_up(w.inputs, kPanel), scales.get()};
+  };
   return shortest_ns(20, [&] {
     for (const Weights* w : products)
-      model.kernels.multiply({rounded(*w), num_rows, w, 0, w->panels(), Output::kStore, out.get(),
-                              rounded_up(w->outputs, kPanel), {}, nullptr});
-    for (size_t r = 0; r < best.size(); ++r) best[r] = {&found[r], 0, 1, -std::numeric_limits<float>::infinity(), nullptr};
-    for (int chunk = 0; chunk * kChunk < projection.panels(); ++chunk)
-      model.kernels.project({rounded(projection), num_rows, &projection, chunk, best.data(), sums.get()});
+      model.kernels.multiply({
+          .a = rounded(*w),
+          .rows = num_rows,
+          .weights = w,
+          .last_panel = w->panels(),
+          .out = out.get(),
+          .out_stride = rounded_up(w->outputs, kPanel),
+      });
+    for (size_t r = 0; r < best.size(); ++r)
+      best[r] = {&found[r], 0, 1, -std::numeric_limits<float>::infinity(), nullptr};
+    for (int chunk = 0; chunk < projection.chunks(); ++chunk)
+      model.kernels.project({
+          .a = rounded(projection),
+          .rows = num_rows,
+          .weights = &projection,
+          .chunk = chunk,
+          .best = best.data(),
+          .sums = sums.get(),
+      });
   });
 }
 

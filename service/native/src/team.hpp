@@ -48,7 +48,9 @@ class Team {
     phase_ = (phase_ + 1) & 0xffffff;
     ticket_.store(phase_ << 40 | uint64_t(count) << 20);
     if (num_sleeping_.load() > 0) {
-      { std::lock_guard<std::mutex> lock(mutex_); }
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+      }
       wake_.notify_all();
     }
     while (take()) {
@@ -63,7 +65,8 @@ class Team {
   // Waits for a short time without giving up the core.
   class Spin {
    public:
-    // Pauses; returns false once 50 us have passed since the first call. A pause takes 2 to 50 ns, depending on the CPU.
+    // Pauses; returns false once 50 us have passed since the first call. A pause takes 2 to 50 ns, depending on the
+    // CPU.
     bool pause() {
       for (int i = 0; i < 4; ++i) {
 #ifdef __x86_64__
@@ -73,7 +76,10 @@ class Team {
 #endif
       }
       const auto now = std::chrono::steady_clock::now();
-      if (!has_begun_) has_begun_ = true, end_ = now + std::chrono::microseconds(50);
+      if (!has_begun_) {
+        has_begun_ = true;
+        end_ = now + std::chrono::microseconds(50);
+      }
       return now < end_;
     }
 
