@@ -25,6 +25,7 @@ TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 comma := ,
 
+CXX_FILES = $(shell git ls-files '*.cpp' '*.hpp' '*.inc')
 PROMETHEUS_RULE := deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
 .DEFAULT_GOAL := help
@@ -63,6 +64,7 @@ check-generated:
 
 check-code:
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/prose.py
@@ -78,6 +80,7 @@ check-deployment:
 
 format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, rules and the reference
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
 	$(BIN)/ruff check --fix .
 	$(BIN)/python proto/generate.py
 	deploy/kubernetes/prometheus_rule.sh >$(PROMETHEUS_RULE)

@@ -55,7 +55,9 @@ struct Value {
 
 struct Memory {
   explicit Memory(std::vector<char> before)
-      : expected(std::move(before)), size(expected.size()), allocated(size + 128),
+      : expected(std::move(before)),
+        size(expected.size()),
+        allocated(size + 128),
         content(allocated.data() + (64 - reinterpret_cast<uintptr_t>(allocated.data()) % 64)) {
     std::copy(expected.begin(), expected.end(), content);
   }
@@ -79,7 +81,9 @@ Value call(Result (*function)(Types...), const std::vector<Value>& values, std::
 
 template <class Result, class... Types>
 Function wrapped(Result (*function)(Types...)) {
-  return [function](const std::vector<Value>& values) { return call(function, values, std::index_sequence_for<Types...>()); };
+  return [function](const std::vector<Value>& values) {
+    return call(function, values, std::index_sequence_for<Types...>());
+  };
 }
 
 const std::map<std::string, Function> kFunctions = {
@@ -101,7 +105,8 @@ const std::map<std::string, Function> kFunctions = {
 
 class Replay {
  public:
-  Replay(const char* path, const char* instruction_set) : file_(path, std::ios::binary), instruction_set_(instruction_set) {
+  Replay(const char* path, const char* instruction_set)
+      : file_(path, std::ios::binary), instruction_set_(instruction_set) {
     file_.exceptions(std::ios::failbit | std::ios::badbit);
   }
 
@@ -121,7 +126,8 @@ class Replay {
       }
       for (size_t m = first; m < memories_.size(); ++m) {
         Memory& memory = memories_[m];
-        for (const auto& [offset, address] : memory.addresses) std::memcpy(&memory.content[offset], &address, sizeof(address));
+        for (const auto& [offset, address] : memory.addresses)
+          std::memcpy(&memory.content[offset], &address, sizeof(address));
         for (size_t i = 0; i < memory.size; ++i)
           if (memory.content[i] != memory.expected[i]) return fail("byte", i);
         num_bytes_ += memory.size;
@@ -133,8 +139,8 @@ class Replay {
 
  private:
   bool fail(const char* what, size_t index) const {
-    std::printf("%s: call %d, %s: different %s %zu; last error: %s\n", instruction_set_, num_calls_, name_.c_str(), what,
-                index, dragoman_error());
+    std::printf("%s: call %d, %s: different %s %zu; last error: %s\n", instruction_set_, num_calls_, name_.c_str(),
+                what, index, dragoman_error());
     return false;
   }
 
