@@ -29,7 +29,7 @@ from dragoman_service.decoding.beam_state import (
 from dragoman_service.decoding.constraints import Sampler
 from dragoman_service.decoding.step_model import BoolArray, FloatArray, IntArray, StepBatch, StepOutput, VocabularySpec
 
-Attend = Callable[[int, Sequence[int]], FloatArray]  # `StepBatch.cross_attention`
+AttentionOf = Callable[[int, Sequence[int]], FloatArray]  # `StepBatch.cross_attention`
 Interrupt = ctypes.c_int32  # a number that any thread can set to 1 to end a run of steps
 
 
@@ -44,11 +44,11 @@ class CandidateRules:
         self.eos_id = vocabulary.eos_id
         self.vocabulary_size = vocabulary.size  # V
         special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
-        self.never = sorted(token for token in special if 0 <= token < vocabulary.size)  # never candidates
+        self.forbidden_tokens = sorted(token for token in special if 0 <= token < vocabulary.size)  # never candidates
 
         # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
         self._bias = np.zeros(vocabulary.size, dtype=np.float32)
-        self._bias[self.never] = -np.inf
+        self._bias[self.forbidden_tokens] = -np.inf
 
         self._placeholders = sorted(vocabulary.placeholders, key=lambda placeholder: placeholder.target_id)
         # [P] target tokens, ascending
@@ -64,7 +64,7 @@ class CandidateRules:
         candidates suffice. Forbidden candidates may rank before them; a forbidden EOS replaces the allowed EOS. Masked
         placeholders are not counted, because they are removed before.
         """
-        return min(num_taken + 1 + len(self.never), self.vocabulary_size)
+        return min(num_taken + 1 + len(self.forbidden_tokens), self.vocabulary_size)
 
     def find_masked(self, source_ids: Sequence[int], target_prefix: Sequence[int]) -> BoolArray:
         """Return [P], True for each placeholder that is neither in the source nor in the target prefix."""
@@ -137,9 +137,9 @@ class SearchingBatch(StepBatch, Protocol):
         """
 
 
-def advance_ranked(state: BeamState, ranked: RankedRun, *, rules: CandidateRules, attend: Attend) -> None:
+def advance_ranked(state: BeamState, ranked: RankedRun, *, rules: CandidateRules, attention_of: AttentionOf) -> None:
     """Update the state by steps that the model has ranked."""
-    step, finished, num_scored = _Step(state, rules=rules, attend=attend), ranked.finished, 0
+    step, finished, num_scored = _Step(state, rules=rules, attention_of=attention_of), ranked.finished, 0
     for index, rows in enumerate(ranked.rows):
         while num_scored < len(finished) and finished[num_scored][0] == index:
             step.finish(*finished[num_scored][1:])
@@ -147,20 +147,20 @@ def advance_ranked(state: BeamState, ranked: RankedRun, *, rules: CandidateRules
         state.extend(rows)
 
 
-def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:
+def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attention_of: AttentionOf) -> None:
     """Update the state by one step: finish hypotheses that end with EOS, and continue the best other candidates.
 
-    `output` has at least `num_candidates` of each row, and all rows up to `state.num_live_rows`. `attend` is called for
-    finished hypotheses of segments with a coverage penalty.
+    `output` has at least `num_candidates` of each row, and all rows up to `state.num_live_rows`. `attention_of` is
+    called for finished hypotheses of segments with a coverage penalty.
     """
-    _Step(state, rules=rules, attend=attend).take(rules.without_masked(output, state.is_masked))
+    _Step(state, rules=rules, attention_of=attention_of).advance(rules.without_masked(output, state.is_masked))
 
 
 class _Step:
-    def __init__(self, state: BeamState, *, rules: CandidateRules, attend: Attend) -> None:
-        self._state, self._rules, self._attend = state, rules, attend
+    def __init__(self, state: BeamState, *, rules: CandidateRules, attention_of: AttentionOf) -> None:
+        self._state, self._rules, self._attention_of = state, rules, attention_of
 
-    def take(self, output: StepOutput) -> None:
+    def advance(self, output: StepOutput) -> None:
         state, rules = self._state, self._rules
         ranking = rank_candidates(state, _ranked_output(state, output, rules=rules), rules=rules)
         unranked = [*state.forced, *state.composition.sampled]
@@ -185,7 +185,7 @@ class _Step:
             if final_score <= state.scores_to_beat[segment]:
                 return  # the penalty only lowers the score: the attention is not needed
             tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
-            attention = self._attend(segment, [*tokens, self._rules.eos_id])
+            attention = self._attention_of(segment, [*tokens, self._rules.eos_id])
             final_score += coverage_penalty(attention, beta=search.coverage_penalty)
         hypothesis = FinishedHypothesis(
             parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score

@@ -208,11 +208,11 @@ class RunningBatch:
         Returns:
             K of the last step, whether a search may be over, and the durations of the earlier steps in seconds.
         """
-        state, rules, attend = self._state, self._rules, self._batch.cross_attention
+        state, rules, attention_of = self._state, self._rules, self._batch.cross_attention
         num_rows = state.log_probs.shape[1]
         if self._searching is not None and state.composition.is_plain:
             ranked = self._searching.search(state, rules=rules, max_seconds=max_seconds, interrupt=self._interrupt)
-            advance_ranked(state, ranked, rules=rules, attend=attend)
+            advance_ranked(state, ranked, rules=rules, attention_of=attention_of)
             if len(ranked.rows) > 1:
                 num_rows = state.widest_beam
             may_end = ranked.may_end or bool(ranked.finished)  # coverage penalties are only now part of the scores
@@ -221,7 +221,7 @@ class RunningBatch:
             num_rows = state.num_live_rows
         counts = num_candidates(state, rules=rules, num_rows=num_rows)
         output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=counts)
-        advance(state, output, rules=rules, attend=attend)
+        advance(state, output, rules=rules, attention_of=attention_of)
         return num_rows, True, ()
 
     def _encode(self, ids: Iterable[int]) -> list[EncodedSource]:

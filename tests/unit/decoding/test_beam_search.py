@@ -41,7 +41,7 @@ def start(**search: float) -> BeamState:
 
 
 def take(state: BeamState, *rows: Row) -> None:
-    advance(state, make_output(*rows), rules=RULES, attend=attend_to_first)
+    advance(state, make_output(*rows), rules=RULES, attention_of=attend_to_first)
 
 
 def attend_to_first(segment: int, target_ids: Sequence[int]) -> FloatArray:

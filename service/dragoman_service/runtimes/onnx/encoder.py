@@ -140,7 +140,7 @@ class EncodingModel:
             yield DeviceSource(group=group, index=index)
 
     def _registered(self, batch: _Batch) -> _Batch:
-        # Returns the batch, which counts as one of the model as long as it lives.
+        # Returns the batch, registered with the model until it is garbage-collected.
         with self._lock:
             self._batches = (*map(weakref.ref, self._living()), weakref.ref(batch))
         return batch
