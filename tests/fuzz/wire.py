@@ -18,6 +18,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.datatypes import Ports
 from loadtests.generator.calls import Method
 from loadtests.generator.metrics import scrape
+from loadtests.hostile.attacks import ATTACKS, Credentials
 from loadtests.hostile.http2 import PREFACE, raw_frame
 from loadtests.hostile.mutations import MAX_INPUT_BYTES, mutated
 from tests.fuzz.calls import TRANSLATION_MESSAGES
@@ -177,15 +178,13 @@ def _post(path: bytes, body: bytes) -> bytes:
     return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
+_CREDENTIALS: Final = Credentials(key="dgm_0123456789ab_x", key_id="a")
 _HTTP_SEEDS: Final = (
     b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
     b"GET /readyz?a=b HTTP/1.0\r\n\r\n",
-    b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
-    b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nabcde\r\n0\r\nX: y\r\n\r\n",
-    b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc",
-    b"GET /v1/models/en-de HTTP/1.1\r\nHost: localhost\r\n\r\nGET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
     _post(b"/v1/translate", b'{"texts":["A man."],"sourceLanguage":"en","targetLanguage":"de"}'),
     _post(b"/v1/translate/document", b'{"text":"A man.","source_language":"en","targetLanguage":"de","options":{}}'),
+    *(b"".join(attack.payload(1, _CREDENTIALS).parts) for attack in ATTACKS.values() if attack.port != "grpc"),
 )
 _HTTP_TOKENS: Final = [
     *b'\n \0 : / %00 % ? name[]=x& .. HTTP/9.9 HTTP/ \xff " [[ NaN \\ud800'.split(b" "),

@@ -1,4 +1,4 @@
-"""Responses to bad inputs, and their faults."""
+"""Responses to hostile requests, and their faults."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method, read_reply
-from loadtests.hostile.inputs import LEFT, BadInput, usual_fields
+from loadtests.hostile.requests import LEFT, HostileRequest, usual_fields
 from loadtests.scenarios.contract import document_faults, translate_faults
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -24,8 +24,6 @@ _MAX_DELAY_S: Final = 5.0
 _STREAMED: Final = {Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence, Method.TRANSLATE_STREAM: pb.TranslateResponse}
 _REASONS: Final[Mapping[str, str]] = {
     "INVALID_ARGUMENT": "INVALID_FIELD", "UNIMPLEMENTED": "UNSUPPORTED_FIELD", "NOT_FOUND": "MODEL_NOT_FOUND",
-    "FAILED_PRECONDITION": "MODEL_STATE", "UNAUTHENTICATED": "UNAUTHENTICATED",
-    "PERMISSION_DENIED": "PERMISSION_DENIED",
 }  # fmt: skip
 _WITH_FIELD: Final = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"})
 
@@ -43,36 +41,36 @@ class Result:
     num_retries: int = 0
 
 
-def send(channel: grpc.Channel, bad: BadInput, *, model: pb.ModelVersion, timeout_s: float) -> Result:
-    """Send an input and wait for the response; retry while the server is overloaded."""
-    num_retries, result = 0, _send_once(channel, bad, model, timeout_s)
+def send(channel: grpc.Channel, sent: HostileRequest, *, model: pb.ModelVersion, timeout_s: float) -> Result:
+    """Send a request and wait for the response; retry while the server is overloaded."""
+    num_retries, result = 0, _send_once(channel, sent, model, timeout_s)
     while num_retries < _MAX_RETRIES and _detail(result.error, error_details_pb2.ErrorInfo).reason == "OVERLOADED":
         retry = _detail(result.error, error_details_pb2.RetryInfo)
         time.sleep(min(retry.retry_delay.ToMilliseconds() / 1000, _MAX_DELAY_S))
-        num_retries, result = num_retries + 1, _send_once(channel, bad, model, timeout_s)
+        num_retries, result = num_retries + 1, _send_once(channel, sent, model, timeout_s)
     return replace(result, num_retries=num_retries)
 
 
-def _send_once(channel: grpc.Channel, bad: BadInput, model: pb.ModelVersion, timeout_s: float) -> Result:
-    compression = grpc.Compression.Gzip if bad.is_compressed else None
-    settings = {"timeout": timeout_s, "metadata": bad.metadata, "compression": compression}
+def _send_once(channel: grpc.Channel, sent: HostileRequest, model: pb.ModelVersion, timeout_s: float) -> Result:
+    compression = grpc.Compression.Gzip if sent.is_compressed else None
+    settings = {"timeout": timeout_s, "compression": compression}
     began_s = time.monotonic()
-    if bad.method is Method.TRANSLATE_STREAM:
+    if sent.method is Method.TRANSLATE_STREAM:
         ordinary = pb.TranslateRequest(texts=["A man reads."], **usual_fields(model)).SerializeToString()
-        requests = [_with_id(BEFORE, ordinary), _with_id("bad", bad.message), _with_id(AFTER, ordinary)]
-        call = channel.stream_stream(bad.method.path)(iter(requests), **settings)
+        requests = [_with_id(BEFORE, ordinary), _with_id("bad", sent.message), _with_id(AFTER, ordinary)]
+        call = channel.stream_stream(sent.method.path)(iter(requests), **settings)
     else:  # a unary response is read like a stream
-        call = channel.unary_stream(bad.method.path)(bad.message, **settings)
-    reply = read_reply(call, began_s=began_s, on_first=call.cancel if bad.leaves else lambda: None)
-    has_left = bad.leaves and reply.messages and reply.status == "CANCELLED"
+        call = channel.unary_stream(sent.method.path)(sent.message, **settings)
+    reply = read_reply(call, began_s=began_s, on_first=call.cancel if sent.leaves else lambda: None)
+    has_left = sent.leaves and reply.messages and reply.status == "CANCELLED"
     error = (rpc_status.from_call(call) if reply.status != "OK" else None) or status_pb2.Status(message=reply.message)
     result = Result(status=LEFT if has_left else reply.status, seconds=reply.latency_s, error=error)
-    response_type: Any = _STREAMED.get(bad.method) or getattr(pb, f"{bad.method.value}Response")
+    response_type: Any = _STREAMED.get(sent.method, pb.TranslateResponse)
     try:
         result = replace(result, responses=[response_type.FromString(one) for one in reply.messages])
     except DecodeError as cause:  # such as a lone surrogate
         return replace(result, status="UNKNOWN", error=status_pb2.Status(message=f"invalid response: {cause}"))
-    return _split_stream(result) if bad.method is Method.TRANSLATE_STREAM else result
+    return _split_stream(result) if sent.method is Method.TRANSLATE_STREAM else result
 
 
 def _split_stream(result: Result) -> Result:
@@ -99,25 +97,25 @@ def _detail(status: status_pb2.Status, message_type: Callable[[], _Detail]) -> _
     return message
 
 
-def faults(bad: BadInput, result: Result) -> Iterator[str]:
+def faults(sent: HostileRequest, result: Result) -> Iterator[str]:
     """Yield the faults of a response."""
-    expected = bad.expected.statuses
+    expected = sent.expected.statuses
     if result.status not in expected:
         yield f"{result.status} ({result.error.message[:200]}) instead of {' or '.join(expected)}"
     elif result.status in {"OK", LEFT}:
-        yield from _response_faults(bad, result)
+        yield from _response_faults(sent, result)
     elif result.status in _REASONS:  # other statuses come from gRPC itself
-        yield from _rejection_faults(result, bad.expected.field)
-    if bad.method is Method.TRANSLATE_STREAM:
+        yield from _rejection_faults(result, sent.expected.field)
+    if sent.method is Method.TRANSLATE_STREAM:
         yield from _neighbour_faults(result)
 
 
-def _response_faults(bad: BadInput, result: Result) -> Iterator[str]:
-    if bad.method is Method.TRANSLATE_DOCUMENT:
-        document = pb.TranslateDocumentRequest.FromString(bad.message)
+def _response_faults(sent: HostileRequest, result: Result) -> Iterator[str]:
+    if sent.method is Method.TRANSLATE_DOCUMENT:
+        document = pb.TranslateDocumentRequest.FromString(sent.message)
         yield from document_faults(document, result.responses, is_complete=result.status == "OK")
-    elif bad.method.translates:
-        message = _with_id("bad", bad.message) if bad.method is Method.TRANSLATE_STREAM else bad.message
+    else:
+        message = _with_id("bad", sent.message) if sent.method is Method.TRANSLATE_STREAM else sent.message
         for response in result.responses:
             yield from translate_faults(pb.TranslateRequest.FromString(message), response)
         if len(result.responses) != 1:

@@ -1,51 +1,25 @@
-"""Bad inputs: what is sent, which responses are right, and how work grows."""
+"""Responses to hostile requests."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DragomanError, InvalidFieldError, UnsupportedFieldError
 from dragoman_service.middleware import error_mapping
 from loadtests.generator.calls import Method
-from loadtests.hostile.inputs import OK, BadInput, Expected, invalid
-from loadtests.scenarios.bad_inputs.kinds import KINDS, make
+from loadtests.hostile.requests import OK, Expected, HostileRequest, invalid
 from loadtests.scenarios.bad_inputs.responses import AFTER, BEFORE, Result, faults
 
-LIMITS = pb.ModelLimits(
-    max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512
-)
-MODEL = pb.ModelVersion(limits=LIMITS, language_pairs=[pb.LanguagePair(source_language="en", target_language="de")])
 SENT = pb.TranslateRequest(texts=["\n"]).SerializeToString()
-LINE_END = BadInput(message=SENT, method=Method.TRANSLATE, expected=OK, num_characters=1)
+LINE_END = HostileRequest(message=SENT, method=Method.TRANSLATE, expected=OK, num_characters=1)
 INVALID = InvalidFieldError("texts[1]", "2 characters", "at most 1")
 NAMES: dict[str, Any] = {"model_name": "m", "model_version": "1", "request_id": "bad"}
 COPIED = pb.TranslateResponse(translations=[pb.Translation(hypotheses=[pb.Hypothesis(text="\n")])], **NAMES)
 CHANGED = pb.TranslateResponse.FromString(COPIED.SerializeToString().replace(b"\n\x01\n", b"\n\x01x"))
 FIRST, LAST = (pb.TranslateResponse(request_id=name, translations=[pb.Translation()]) for name in (BEFORE, AFTER))
-
-
-def made(kind: str) -> list[BadInput]:
-    return [make(kind, index, seed=1, model=MODEL) for index in (*range(12), 10_000)]
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_inputs_of_a_kind_are_reproducible_and_invalid_only_if_expected(kind: str) -> None:
-    bad_inputs = made(kind)
-
-    assert bad_inputs == made(kind)
-    assert len({(bad.message, tuple(bad.metadata)) for bad in bad_inputs}) > 1
-    for bad in bad_inputs:
-        assert bad.expected.statuses
-        assert bad.num_characters > 0 or bad.method is Method.TRANSLATE_DOCUMENT or bad.expected != OK
-        request: Any = getattr(pb, f"{bad.method.value}Request", pb.TranslateRequest)
-        is_invalid = bad.method.translates and bad.expected.field == "request"
-        with pytest.raises(DecodeError) if is_invalid else nullcontext():
-            request.FromString(bad.message)
 
 
 def ended(status: str, *responses: pb.TranslateResponse, **fields: Any) -> Result:

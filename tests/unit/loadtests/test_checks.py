@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Reply
 from loadtests.generator.metrics import Footprint
 from loadtests.report.report import Report
@@ -64,11 +63,11 @@ def soak(
     return soaking.report_of(soaking.Observations(**{**seen, **changed}), logged, log_errors, exit_code=exit_code)
 
 
-def record(index: int, status: str = "OK", *, kind: str = "nul", seconds: float = 0.02, **fields: Any) -> Record:
-    return Record(kind, index, "unary", 2000, status, seconds, **fields)
+def record(status: str = "OK", *, kind: str = "nul", seconds: float = 0.02, **fields: Any) -> Record:
+    return Record(kind, "unary", 2000, status, seconds, **fields)
 
 
-SENT = [record(0), record(1, "INVALID_ARGUMENT"), record(2, "LEFT", kind="megabytes")]
+SENT = [record(), record("INVALID_ARGUMENT"), record("LEFT", kind="megabytes")]
 
 
 def bad_inputs(**changed: Any) -> Report:
@@ -76,10 +75,10 @@ def bad_inputs(**changed: Any) -> Report:
         "records": SENT, "memory_mb": [100.0, 130.0, 120.0], "translations": [reply(), reply(latency_s=0.25)],
         "undisturbed": [reply()], "probes": [reply(latency_s=0.03125)], "elapsed_s": 1.5,
     }  # fmt: skip
-    return bad.report_of(Observations(**{"model": pb.ModelVersion(), **seen, **changed}), seed=7, max_rss_growth_mb=256)
+    return bad.report_of(Observations(**{**seen, **changed}), seed=7, max_rss_growth_mb=256)
 
 
-FAILED = [record(3, status) for status in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE")]
+FAILED = [record(status) for status in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE")]
 SOAK_LINE = (
     "soak seconds=181 calls=5 unanswered=0 duplicates=0 accounting_difference=0 rss_growth_mb=0.00 "
     "rss_lowest_mb=0.00 rss_highest_mb=0.00 threads_left=0 fds_left=0 tasks_left=0 slots_left=0 swaps=30 faults=0 "
@@ -128,7 +127,7 @@ def test_line_has_the_figures_and_the_verdict_held(report: Report, line: str) ->
         (soak(log_errors=(BROKEN_VERSION, "Traceback")), "no unexpected error"),
         (soak(exit_code=-9), "the server drains"),
         (
-            bad_inputs(records=[record(5, faults=("no hypothesis",))]),
+            bad_inputs(records=[record(faults=("no hypothesis",))]),
             "each input is answered according to the contract",
         ),
         (bad_inputs(memory_mb=[100.0, 400.0, 120.0]), "memory growth of the server"),

@@ -18,7 +18,7 @@ from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
 from loadtests.generator.records import percentile
 from loadtests.generator.server import Target
-from loadtests.hostile.inputs import CHEAP
+from loadtests.hostile.texts import CHEAP
 from loadtests.scenarios.control_traffic import Caller, ControlTraffic
 
 HEALTH, HTTP, GRPC = "healthz", "http", "grpc"  # names of the clients
@@ -29,7 +29,7 @@ _TEXT: Final = "Hello, world!"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Sample:
     """All calls of a period; the status of a call is OK or an error."""
 
     calls: Mapping[str, Sequence[Reply]]  # by client
@@ -67,11 +67,11 @@ class Seen:
         return [f"{name}: {status}" for name, status in sorted(failed)]
 
 
-NOTHING_SEEN: Final = Seen(calls={})
+NO_SAMPLE: Final = Sample(calls={})
 
 
-class Watch(ControlTraffic):
-    """The clients of a server while the context is open; `seen` is their calls."""
+class Monitor(ControlTraffic):
+    """The clients of a server while the context is open; `sample` has their calls."""
 
     def __init__(self, server: ServerProcess, key: str) -> None:
         options = {"beamSize": 1, "maxTargetTokens": 3}
@@ -92,7 +92,7 @@ class Watch(ControlTraffic):
             for name, (connect, call) in calls.items()
         }
         super().__init__(list(callers.values()))
-        self.seen = Seen(calls={name: caller.replies for name, caller in callers.items()})
+        self.sample = Sample(calls={name: caller.replies for name, caller in callers.items()})
 
 
 def _http(port: int) -> AbstractContextManager[HTTPConnection]:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from loadtests.report.report import Check, Report, markdown, rounded
-from loadtests.scenarios.bad_inputs.attacks.attack import Attack
-from loadtests.scenarios.bad_inputs.attacks.send import NOTHING_SENT, Sent
-from loadtests.scenarios.bad_inputs.attacks.watch import NOTHING_SEEN, Seen
+from loadtests.hostile.attacks import Attack
+from loadtests.report.report import Check, Report, markdown, require, rounded
+from loadtests.scenarios.bad_inputs.monitor import NO_SAMPLE, Sample
 
 DRAIN_TIMEOUT_S: Final = 5.0  # setting `grpc.drain_timeout_s` of the attacked server
 MAX_END_S: Final = DRAIN_TIMEOUT_S + 5.0  # from SIGTERM to the end of the process
@@ -44,24 +43,27 @@ class Result:
     """Observations of one attack."""
 
     attack: Attack
-    seen: Seen = NOTHING_SEEN
-    sent: Sent = NOTHING_SENT
+    sample: Sample = NO_SAMPLE
+    statuses: Mapping[str, int] = field(default_factory=dict)  # number of exchanges
     works: Sequence[Work] = ()  # of growing sizes
     end_s: float | None = None  # from SIGTERM to the end of the process; None: not sent
     faults: Sequence[str] = ()
 
     @property
     def growth(self) -> float | None:
-        """Factor of the CPU time for twice the input; None if the largest input takes too little time.
+        """Factor of the CPU time for twice the input; None if all inputs take too little time.
 
-        The largest size is compared with the two before it, and the smaller factor counts, because a single measurement
-        may be far off on a busy machine.
+        The size that takes most time is compared with the two before it, because larger ones may be rejected early. The
+        smaller factor counts, because a single measurement may be far off on a busy machine.
         """
-        if not self.works or self.works[-1].cpu_s < _MIN_GROWTH_CPU_S:
+        if not self.works:
             return None
-        large = self.works[-1]
-        smaller = [one for one in self.works[-3:-1] if one.cpu_s]
-        factors = [(large.cpu_s / one.cpu_s) ** (1 / math.log2(large.size / one.size)) for one in smaller]
+        number = max(range(len(self.works)), key=lambda index: self.works[index].cpu_s)
+        large = self.works[number]
+        if large.cpu_s < _MIN_GROWTH_CPU_S:
+            return None
+        smaller = [work for work in self.works[max(0, number - 2) : number] if work.cpu_s]
+        factors = [(large.cpu_s / work.cpu_s) ** (1 / math.log2(large.size / work.size)) for work in smaller]
         return min(factors, default=None)
 
 
@@ -77,36 +79,36 @@ class Limits:
 class Campaign:
     """All attacks of a run."""
 
-    quiet: Seen = NOTHING_SEEN
+    baseline: Sample = NO_SAMPLE  # of the server without attacks
     limits: Limits = Limits(stall_ms=MAX_STALL_MS, p99_ms=MAX_P99_MS)
     results: list[Result] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # for lack of time
-    server_faults: list[str] = field(default_factory=list)
+    server_faults: list[str] = field(default_factory=list)  # errors in the logs
+    exit_codes: Sequence[int | None] = ()
     elapsed_s: float = 0.0
 
 
-def limits_of(quiet: Seen, *, is_short: bool) -> Limits:
-    """Return the limits; those of the short mode, for busy machines, are relative to the quiet server."""
+def limits_of(baseline: Sample, *, is_short: bool) -> Limits:
+    """Return the limits; those of the short mode, for busy machines, are relative to the server without attacks."""
     if not is_short:
-        return Limits(stall_ms=MAX_STALL_MS + quiet.stall_ms, p99_ms=MAX_P99_MS)
+        return Limits(stall_ms=MAX_STALL_MS + baseline.stall_ms, p99_ms=MAX_P99_MS)
     return Limits(
-        stall_ms=max(_STALL_FLOOR_MS, _STALL_RATIO * quiet.stall_ms),
-        p99_ms=max(_P99_FLOOR_MS, _P99_RATIO * quiet.p99_ms),
+        stall_ms=max(_STALL_FLOOR_MS, _STALL_RATIO * baseline.stall_ms),
+        p99_ms=max(_P99_FLOOR_MS, _P99_RATIO * baseline.p99_ms),
     )
 
 
 def failures_of(result: Result, limits: Limits) -> Mapping[str, str]:
     """Return a sentence for each failed check of an attack, by its name."""
-    seen, found = result.seen, dict[str, str]()
-    if seen.stall_ms > limits.stall_ms:
-        found["stall"] = f"{seen.stall_ms:.0f} ms exceeds {limits.stall_ms:.0f}"
-    if seen.p99_ms > limits.p99_ms:
-        found["p99"] = f"{seen.p99_ms:.0f} ms exceeds {limits.p99_ms:.0f}"
-    if any(seen.lost.values()):
-        found["lost"] = "; ".join(seen.errors)
+    sample, found = result.sample, dict[str, str]()
+    if sample.stall_ms > limits.stall_ms:
+        found["stall"] = f"{sample.stall_ms:.0f} ms exceeds {limits.stall_ms:.0f}"
+    if sample.p99_ms > limits.p99_ms:
+        found["p99"] = f"{sample.p99_ms:.0f} ms exceeds {limits.p99_ms:.0f}"
+    if any(sample.lost.values()):
+        found["lost"] = "; ".join(sample.errors)
     if result.growth and result.growth > MAX_GROWTH:
-        half, whole = result.works[-2:]
-        found["growth"] = f"{half.cpu_s:.2f} s for a size of {half.size}, {whole.cpu_s:.2f} s for {whole.size}"
+        found["growth"] = ", ".join(f"{work.cpu_s:.2f} s for a size of {work.size}" for work in result.works)
     if result.end_s is not None and result.end_s > MAX_END_S:
         found["end"] = f"{result.end_s:.1f} s exceeds {MAX_END_S:g}"
     if result.faults:
@@ -116,7 +118,7 @@ def failures_of(result: Result, limits: Limits) -> Mapping[str, str]:
 
 def report_of(campaign: Campaign) -> Report:
     """Return table, figures and checks."""
-    seen = [result.seen for result in campaign.results]
+    samples = [result.sample for result in campaign.results]
     by_name: dict[str, list[str]] = {name: [] for name in _CHECKS}
     for result in campaign.results:
         for name, sentence in failures_of(result, campaign.limits).items():
@@ -126,22 +128,23 @@ def report_of(campaign: Campaign) -> Report:
         figures={
             "attacks": len(campaign.results),
             "attacks_held": sum(not failures_of(result, campaign.limits) for result in campaign.results),
-            "worst_stall_ms": rounded(max((one.stall_ms for one in seen), default=None), 0),
-            "worst_health_p99_ms": rounded(max((one.p99_ms for one in seen), default=None), 0),
-            "quiet_stall_ms": rounded(campaign.quiet.stall_ms, 0),
-            "quiet_p99_ms": rounded(campaign.quiet.p99_ms),
-            "calls_lost": sum(sum(one.lost.values()) for one in seen),
-            "lag_p99_ms": rounded(max((one.lag_p99_ms for one in seen), default=None)),
+            "worst_stall_ms": rounded(max((sample.stall_ms for sample in samples), default=None), 0),
+            "worst_health_p99_ms": rounded(max((sample.p99_ms for sample in samples), default=None), 0),
+            "quiet_stall_ms": rounded(campaign.baseline.stall_ms, 0),
+            "quiet_p99_ms": rounded(campaign.baseline.p99_ms),
+            "calls_lost": sum(sum(sample.lost.values()) for sample in {id(one): one for one in samples}.values()),
+            "lag_p99_ms": rounded(max((sample.lag_p99_ms for sample in samples), default=None)),
             "attacks_s": rounded(campaign.elapsed_s, 0),
         },
         checks=[
             *(Check(name=_CHECKS[name], failures=sentences) for name, sentences in by_name.items()),
+            require("servers exit with 0", set(campaign.exit_codes) <= {0}, f"exit codes {list(campaign.exit_codes)}"),
             Check(name="servers under attack log no error", failures=campaign.server_faults),
             Check(name="no attack is skipped for lack of time", failures=campaign.skipped),
         ],
         values={
             "limits": asdict(campaign.limits),
-            "quiet": _figures(campaign.quiet),
+            "baseline": _figures(campaign.baseline),
             "attacks": [_details(result, campaign.limits) for result in campaign.results],
         },
         table=_table(campaign),
@@ -149,26 +152,27 @@ def report_of(campaign: Campaign) -> Report:
 
 
 def _table(campaign: Campaign) -> str:
-    def row(result: Result | None, seen: Seen) -> list[str]:
-        times = [f"{seen.stall_ms:.0f}", f"{seen.p99_ms:.0f}", str(sum(seen.lost.values()))]
+    def row(result: Result | None, sample: Sample) -> list[str]:
+        times = [f"{sample.stall_ms:.0f}", f"{sample.p99_ms:.0f}", str(sum(sample.lost.values()))]
         if result is None:
             return ["(quiet)", "", *times, *["-"] * 4, ""]
         cpu_ms = 1000 * result.works[-1].cpu_s if result.works else None
-        num_exchanges = str(sum(result.sent.statuses.values()))
+        num_exchanges = str(sum(result.statuses.values()))
         figures = [num_exchanges, rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]
         failed = ", ".join(failures_of(result, campaign.limits))
         return [result.attack.name, result.attack.surface, *times, *figures, failed]
 
-    return markdown(_HEADER, [row(None, campaign.quiet), *(row(result, result.seen) for result in campaign.results)])
+    return markdown(
+        _HEADER, [row(None, campaign.baseline), *(row(result, result.sample) for result in campaign.results)]
+    )
 
 
 def _details(result: Result, limits: Limits) -> dict[str, Any]:
     attack = result.attack
     return {
-        **{name: getattr(attack, name) for name in ("name", "surface", "size", "num_connections")},
-        **_figures(result.seen),
-        "statuses": dict(result.sent.statuses),
-        "attack_s": result.sent.seconds,
+        **{name: getattr(attack, name) for name in ("name", "surface", "size")},
+        **_figures(result.sample),
+        "statuses": dict(result.statuses),
         "works": [work._asdict() for work in result.works],
         "growth": result.growth,
         "end_s": result.end_s,
@@ -176,5 +180,5 @@ def _details(result: Result, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _figures(seen: Seen) -> dict[str, Any]:
-    return {name: getattr(seen, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms", "lost", "errors")}
+def _figures(sample: Sample) -> dict[str, Any]:
+    return {name: getattr(sample, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms", "lost", "errors")}

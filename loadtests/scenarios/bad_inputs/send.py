@@ -19,8 +19,7 @@ import grpc
 
 from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, read_reply
-from loadtests.scenarios.bad_inputs.attacks.attack import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Port, Way
-from loadtests.scenarios.bad_inputs.attacks.payload import Credentials, Payload, make_payload
+from loadtests.hostile.attacks import ATTACKS, CLOSED, LEFT, TIMEOUT, Attack, Credentials, Load, Payload
 from loadtests.scenarios.control_traffic import connect
 
 TIMEOUT_S: Final = 10.0  # of one exchange
@@ -39,23 +38,15 @@ _CONTINUE: Final = b"100"
 Address = tuple[str, int]
 
 
+Statuses = Mapping[str, int]  # number of exchanges
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Local ports of the server, and credentials."""
+    """Local ports of the server by name, and credentials."""
 
-    ports: Mapping[Port, int]
+    ports: Mapping[str, int]
     credentials: Credentials
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """The result of an attack."""
-
-    statuses: Mapping[str, int]  # number of exchanges
-    seconds: float
-
-
-NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
 
 
 class Attacker(ProcessPoolExecutor):
@@ -65,14 +56,17 @@ class Attacker(ProcessPoolExecutor):
         super().__init__(1, multiprocessing.get_context("spawn"))
         self._addresses = addresses
 
-    def begin(self, attack: Attack, *, seconds: float | None, size: int | None = None) -> Callable[[], Sent]:
-        """Begin an attack, for a time or only once; return when its payload is ready.
+    def begin(
+        self, attacks: Sequence[Attack], *, seconds: float | None, size: int | None = None
+    ) -> Callable[[], Sequence[Statuses]]:
+        """Begin attacks at the same time, for a time or only once; return when their payloads are ready.
 
-        The returned function waits for the end of the attack. Both raise ServerProcessError if the attack fails.
+        The returned function waits for the end and returns the statuses of each. Both raise ServerProcessError if an
+        attack fails.
         """
-        order = (attack.name, size or attack.size, seconds, self._addresses)
-        self._wait(self.submit(_payload, *order[:2], self._addresses.credentials))
-        return partial(self._wait, self.submit(_send, *order))
+        sizes = {attack.name: size or attack.size for attack in attacks}
+        self._wait(self.submit(_prepare, sizes, self._addresses.credentials))
+        return partial(self._wait, self.submit(_send, sizes, seconds, self._addresses))
 
     def _wait(self, task: Future[Any]) -> Any:
         try:
@@ -86,45 +80,51 @@ class Attacker(ProcessPoolExecutor):
         return super().__exit__(*exception)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _payload(name: str, size: int, credentials: Credentials) -> Payload:
-    return make_payload(ATTACKS[name], size, credentials)
+    return ATTACKS[name].payload(size, credentials)
 
 
-def _send(name: str, size: int, seconds: float | None, addresses: Addresses) -> Sent:
-    attack, payload = ATTACKS[name], _payload(name, size, addresses.credentials)
-    if seconds is None:  # measure the whole work, until the first part of the response
-        attack = replace(attack, leave_after_s=0.0)
-    try:
-        return attack_server(attack, payload, addresses, seconds=seconds)
-    except (grpc.RpcError, OSError, ValueError) as error:
-        raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from None
+def _prepare(sizes: Mapping[str, int], credentials: Credentials) -> None:
+    for name, size in sizes.items():
+        _payload(name, size, credentials)
 
 
-def attack_server(attack: Attack, payload: Payload, addresses: Addresses, *, seconds: float | None) -> Sent:
-    """Send a payload on all connections of an attack for a time; None: once on one connection."""
-    began_s = time.monotonic()
-    until_s = began_s if seconds is None else began_s + seconds
-    hosts = itertools.cycle(f"127.0.0.{2 + number}" for number in range(attack.num_hosts))
-    sources = list(itertools.islice(hosts, 1 if seconds is None else attack.num_connections))
+def _send(sizes: Mapping[str, int], seconds: float | None, addresses: Addresses) -> Sequence[Statuses]:
+    def send(name: str, size: int) -> Statuses:
+        try:
+            return _attack(ATTACKS[name], _payload(name, size, addresses.credentials), addresses, seconds)
+        except (grpc.RpcError, OSError, ValueError) as error:
+            raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from None
+
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        return list(pool.map(send, sizes, sizes.values()))
+
+
+def _attack(attack: Attack, payload: Payload, addresses: Addresses, seconds: float | None) -> Statuses:
+    """Send a payload on all connections of an attack for a time; None: once, to measure the whole work."""
+    load = attack.load
+    if seconds is None:
+        load = replace(load, leave_after_s=0.0, num_connections=1, way="repeat" if load.way != "leave" else "leave")
+    until_s = time.monotonic() + (0.0 if load.is_once else seconds or 0.0)
+    hosts = itertools.cycle(f"127.0.0.{2 + number}" for number in range(load.num_hosts))
+    sources = list(itertools.islice(hosts, load.num_connections))
     address = "127.0.0.1", addresses.ports[attack.port]
-    if attack.way in (Way.DRIP, Way.UNREAD) and seconds is not None:
-        statuses = _hold(payload, address, sources, until_s)
-    else:
-        with ThreadPoolExecutor(len(sources)) as pool:
-            statuses = sum(pool.map(partial(_repeat, attack, payload, address, until_s), sources), Counter[str]())
-    return Sent(statuses=dict(statuses), seconds=time.monotonic() - began_s)
+    if load.way in ("drip", "unread"):
+        return _hold(payload, address, sources, until_s)
+    with ThreadPoolExecutor(len(sources)) as pool:
+        return dict(sum(pool.map(partial(_repeat, load, payload, address, until_s), sources), Counter[str]()))
 
 
-def _repeat(attack: Attack, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
+def _repeat(load: Load, payload: Payload, address: Address, until_s: float, source: str) -> Counter[str]:
     """Repeat an exchange, at least once."""
     statuses = Counter[str]()
     with contextlib.ExitStack() as stack:
-        exchange = partial(_exchange, attack, payload, address, source)
-        if attack.port is Port.GRPC:
+        exchange = partial(_exchange, load, payload, address, source)
+        if payload.path:
             client = stack.enter_context(connect(f"{address[0]}:{address[1]}"))
-            exchange = partial(_call, client.channels[0], attack, payload)
-        elif attack.way is Way.CONNECT:
+            exchange = partial(_call, client.channels[0], load, payload)
+        elif load.way == "connect":
             exchange = partial(_connect, address, source)
         while True:
             status = exchange()
@@ -141,13 +141,14 @@ def _connect(address: Address, source: str) -> str:
     return LEFT
 
 
-def _exchange(attack: Attack, payload: Payload, address: Address, source: str) -> str:
+def _exchange(load: Load, payload: Payload, address: Address, source: str) -> str:
     """Send a payload on a new connection; return the status of the last response."""
-    leave_s = attack.leave_after_s if attack.way is Way.LEAVE else 0.0
+    leaves = load.way == "leave"
+    leave_s = load.leave_after_s if leaves else 0.0
     until_s = time.monotonic() + (leave_s or TIMEOUT_S)
     try:
         with _open(address, source) as connection:
-            return _read_answer(connection, payload, until_s, leaves=attack.way is Way.LEAVE)
+            return _read_answer(connection, payload, until_s, leaves=leaves)
     except OSError:
         return CLOSED
 
@@ -253,10 +254,10 @@ def _send_all(connection: socket.socket, content: bytes, until_s: float) -> None
             view = view[connection.send(view) :]
 
 
-def _call(channel: grpc.Channel, attack: Attack, payload: Payload) -> str:
+def _call(channel: grpc.Channel, load: Load, payload: Payload) -> str:
     """Make a call; a client that leaves cancels it with the first message of the response, or after its time."""
-    leaves = attack.way is Way.LEAVE
-    began_s, timeout_s = time.monotonic(), (attack.leave_after_s if leaves else 0.0) or TIMEOUT_S
+    leaves = load.way == "leave"
+    began_s, timeout_s = time.monotonic(), (load.leave_after_s if leaves else 0.0) or TIMEOUT_S
     metadata = (("authorization", f"Bearer {payload.key}"),) if payload.key else ()
     (message,) = payload.parts
     if payload.path == Method.TRANSLATE_STREAM.path:
