@@ -36,14 +36,17 @@ _EN_DE_WORDS = {
 _DE_EN_WORDS = {
     "abzgl.": "minus", "betr.": "regarding", "bspw.": "for example", "bzgl.": "regarding", "bzw.": "or",
     "ca.": "approx.", "d.h.": "i.e.", "ebd.": "ibid.", "ehem.": "former", "einschl.": "including", "evtl.": "possibly",
-    "exkl.": "excl.", "ggf.": "if necessary", "i.d.R.": "usually", "i.V.m.": "in conjunction with", "inkl.": "incl.",
+    "exkl.": "excl.", "ggf.": "if necessary", "Hausnr.": "house number", "i.d.R.": "usually",
+    "i.V.m.": "in conjunction with", "inkl.": "incl.",
     "insb.": "in particular", "insbes.": "in particular", "lt.": "according to", "m.E.": "in my opinion",
     "mind.": "at least", "o.g.": "above-mentioned", "sog.": "so-called", "u.a.": "among other things",
     "u.U.": "possibly", "v.a.": "especially", "vgl.": "cf.", "wg.": "because of", "z.B.": "e.g.", "z.T.": "partly",
     "z.Z.": "currently", "z.Zt.": "currently", "zzgl.": "plus", "zzt.": "currently",
 }
 # These often end a sentence: before a capital letter, their full stop counts as the end.
-_EN_DE_LAST = {"et al.": "et al.", "etc.": "usw.", "Ph.D.": "Ph.D."}
+_EN_DE_LAST = {
+    "et al.": "et al.", "etc.": "usw.", "Inc.": "Inc.", "Ph.D.": "Ph.D.",
+}
 _DE_EN_LAST = {
     "et al.": "et al.", "etc.": "etc.", "MwSt.": "VAT", "o.Ä.": "or similar", "s.o.": "see above", "s.u.": "see below",
     "u.Ä.": "and the like", "u.a.m.": "and others", "u.v.a.m.": "and many more", "u.v.m.": "and much more",
@@ -52,17 +55,26 @@ _DE_EN_LAST = {
 # These as well, after a number.
 _EN_DE_ERAS = {"A.D.": "n. Chr.", "B.C.": "v. Chr.", "B.C.E.": "v. Chr."}
 _DE_EN_ERAS = {"n.Chr.": "AD", "v.Chr.": "BC"}
+# Units after a number.
+_DE_EN_UNITS = {
+    "Min.": "min", "Mio.": "million", "Mrd.": "billion", "Sek.": "s", "Std.": "h", "Stk.": "pcs.", "Tsd.": "thousand",
+}
 # These before the name of a law.
 _DE_EN_REFERENCES = {"gem.": "pursuant to", "i.S.d.": "within the meaning of", "i.S.v.": "within the meaning of"}
 # The comma after these has no counterpart in German.
 _BEFORE_COMMA = frozenset(("e.g.", "i.e."))
 
 # Labels before a number.
+_EN_DE_MONTHS = {
+    "Jan.": "Jan.", "Feb.": "Feb.", "Apr.": "Apr.", "Aug.": "Aug.", "Sep.": "Sept.", "Sept.": "Sept.", "Oct.": "Okt.",
+    "Nov.": "Nov.", "Dec.": "Dez.",
+}
 _EN_DE_LABELS = {
     "Art.": "Art.", "Arts.": "Art.", "Ch.": "Kap.", "ch.": "Kap.", "Chap.": "Kap.", "chap.": "Kap.", "Eq.": "Gl.",
     "eq.": "Gl.", "Fig.": "Abb.", "fig.": "Abb.", "Figs.": "Abb.", "figs.": "Abb.", "No.": "Nr.", "no.": "Nr.",
     "Nos.": "Nr.", "nos.": "Nr.", "p.": "S.", "pp.": "S.", "Para.": "Abs.", "para.": "Abs.", "paras.": "Abs.",
     "Sec.": "Abschn.", "Vol.": "Bd.", "vol.": "Bd.", "§": "§", "§§": "§§",
+    **_EN_DE_MONTHS,
 }
 _DE_EN_LABELS = {
     "Abb.": "Fig.", "Abs.": "para.", "Anh.": "App.", "Anl.": "Annex", "Anm.": "note", "Art.": "Art.", "Bd.": "vol.",
@@ -280,13 +292,13 @@ def _are_initials(initials: str, surname: str) -> bool:
 def _abbreviations(source: str, target: str) -> _Abbreviations:
     match source, target:
         case "en", "de":
-            last, eras = _EN_DE_LAST, _EN_DE_ERAS
+            last, eras, units = _EN_DE_LAST, _EN_DE_ERAS, {}
             words, labels, sublabels, names = _EN_DE_WORDS, _EN_DE_LABELS, {}, _EN_DE_NAMES
             laws: Iterable[str] = _EN_DE_NAMES
             references: Mapping[str, str] = {}
             others = rf"{_INITIALS})|(?:{_TITLED}"
         case "de", "en":
-            last, eras = _DE_EN_LAST, _DE_EN_ERAS
+            last, eras, units = _DE_EN_LAST, _DE_EN_ERAS, _DE_EN_UNITS
             words, labels, sublabels, names = _DE_EN_WORDS, _DE_EN_LABELS, _DE_EN_SUBLABELS, _DE_EN_NAMES
             laws = _GERMAN_LAWS
             references = _DE_EN_REFERENCES
@@ -310,17 +322,19 @@ def _abbreviations(source: str, target: str) -> _Abbreviations:
         rf"(?:,?{_SPACE}(?:{later_labels}){_SPACE}?{_NUMBER}{following}){{0,6}}(?:{_SPACE}(?:{_any(laws)})\b)?"
     )
     word = (
-        rf"(?:{_any_word({**words, **last})}|(?<=\d{_SPACE})(?:{_any_word(eras)}))(?![^\W\d])"
+        rf"(?:{_any_word({**words, **last})}|(?<=\d{_SPACE})(?:{_any_word({**eras, **units})}))(?![^\W\d])"
         rf"|(?:{_any_word(references)})(?={_SPACE}?(?:§|Art\.))"
     )
     # Most words are neither one of these nor letters before a full stop.
-    openers = {key.split()[0] for key in (*words, *last, *eras, *references, *labels, *names)}
+    keys = (*words, *last, *eras, *units, *references, *labels, *names)
+    openers = {key.split()[0] for key in keys}
     begins = rf"(?=[^\W\d]{{1,16}}+\.|{_any(opener for opener in openers if not _SIMPLE.match(opener))})"
     abbreviation = rf"(?P<word>{word})|(?P<citation>{citation})|(?P<name>(?:{_any(names)})\b)"
     expression = rf"(?<![\w.]){begins}(?:{abbreviation}|{others})"
     return _Abbreviations(
         words={
-            _folded(key): (key, translation) for key, translation in {**words, **last, **eras, **references}.items()
+            _folded(key): (key, translation)
+            for key, translation in {**words, **last, **eras, **units, **references}.items()
         },
         last=frozenset(map(_folded, {**last, **eras})),
         labels=labels,

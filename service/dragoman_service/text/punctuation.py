@@ -25,8 +25,8 @@ _RANGE_DASH = re.compile(r"(?<=\d)[-–—‒−](?=\d)")
 _MINUS = re.compile(r"(?<![\w.)\]])[-−](?=\d)")
 _JOINED_DASH = re.compile(r"(?<=[^\W\d_])(?:[-–—―]|--)(?=[^\W\d_])")
 _RANGE = re.compile(r"(?<!\d)(\d{1,20})([–—‒−])(\d{1,20})(?!\d)")
-_TIGHT_DASH = re.compile(r"(?<=\w)[–—](?=\w)")
-_ONE_SIDED_DASH = re.compile(r"(?<=\w)(?:[ \xa0][–—]|[–—][ \xa0])(?=\w)")
+_TIGHT_DASH = re.compile(r"(?<=[\w\ufffc])[–—](?=[\w\ufffc])")
+_ONE_SIDED_DASH = re.compile(r"(?<=[\w\ufffc])(?:[ \xa0][–—]|[–—][ \xa0])(?=[\w\ufffc])")
 _ANY_SPACE = frozenset(" \xa0\u202f\u2009")
 
 

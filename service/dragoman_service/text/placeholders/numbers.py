@@ -299,7 +299,7 @@ class NumberFinder:
             kind = ProtectedKind.IDENTIFIER if is_code else kind
         span = Span(start=match.start(), end=end)
         is_marked = is_currency or is_currency_word or has_unit
-        is_marked = is_marked or (not after and _QUANTITY_WORD.match(text, end, stop) is not None)
+        is_marked = is_marked or (not after and _QUANTITY_WORD.match(text, end) is not None)
         target = None
         if has_separator and self._is_localized:
             is_name = _NAMED.search(text[max(0, span.start - _NAME_CHARACTERS) : span.start]) is not None
