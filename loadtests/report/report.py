@@ -72,7 +72,7 @@ class Report:
     name: str
     figures: Mapping[str, object]  # of the result line
     values: Mapping[str, Any] = field(default_factory=dict)  # further JSON
-    broken: Sequence[str] = ()  # a sentence for each violated objective
+    violations: Sequence[str] = ()  # a sentence for each violated objective
     checks: Sequence[Check] = ()  # with checks, the line has a verdict
     notes: Sequence[str] = ()  # warnings that do not affect the verdict
     table: str = ""
@@ -86,12 +86,12 @@ class Report:
     @property
     def failures(self) -> list[str]:
         """A sentence for each violated objective and failed check."""
-        return [*self.broken, *(check.sentence for check in self.failed)]
+        return [*self.violations, *(check.sentence for check in self.failed)]
 
     @property
     def verdict(self) -> str:
-        """`held` or `broken`."""
-        return "broken" if self.failures else "held"
+        """`passed` or `failed`."""
+        return "failed" if self.failures else "passed"
 
     @property
     def line(self) -> str:
@@ -102,14 +102,14 @@ class Report:
         """Return all values, JSON-ready; with checks, also these, the figures and the verdict."""
         if not self.checks:
             return dict(self.values)
-        checks = [{"held": not check.failures, **asdict(check)} for check in self.checks]
+        checks = [{"passed": not check.failures, **asdict(check)} for check in self.checks]
         judged = {"name": self.name, "figures": dict(self.figures), "verdict": self.verdict, "checks": checks}
         return {"machine": describe_machine(), **judged, "notes": list(self.notes), **self.values}
 
     def print_failures(self) -> None:
         """Print each violated objective and failed check."""
         for sentence in self.failures:
-            print(f"broken: {sentence}", file=sys.stderr, flush=True)
+            print(f"failed: {sentence}", file=sys.stderr, flush=True)
 
     def conclude(self, output: Path) -> int:
         """Write `NAME.json`, and `NAME.png` if there is a plot, print the rest, return the exit code."""

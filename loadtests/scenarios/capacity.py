@@ -21,8 +21,9 @@ from loadtests.report.report import Report, environment, markdown, new_figure, p
 NAME: Final = "capacity"
 DESCRIPTION: Final = """\
 Finds the capacity of a server: the highest rate of calls at which an objective holds. It depends on the workload, the
-objective and the machine, and is reported together with them. Then offers shares of it, from 10 % to 120 %, and plots
-latency and throughput by load. Without --target it starts a server on free local ports with the bundled models.
+objective and the machine, and is reported together with them. Then offers shares of it, from 10 % to 120 % (--mode
+short: 55, 100 and 120 %), and plots latency and throughput by load. Without --target it starts a server on free local
+ports with the bundled models.
 
 The search starts at the throughput of a closed loop. The rate is raised until the objective fails; then the interval
 is bisected to a resolution of 5 %. A rate counts as too high if the objective fails there twice (--mode short: 20 %,
@@ -35,8 +36,10 @@ OUTPUT contains capacity.json and capacity.png.
 exit codes: 0 measured; 1 the objective held at no rate, or the server failed; 2 invalid usage"""
 
 DEFAULT_SLO: Final = "p95<1s,goodput>99%"
-SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)  # of the capacity, for the curve
-
+SHARES: Final = {  # of the capacity, for the curve
+    "full": (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2),
+    "short": (0.55, 1.0, 1.2),
+}
 _POINT_S: Final = {"full": 20.0, "short": 3.0}  # seconds at each rate of the curve
 _SAFE_START: Final = 0.8  # of the closed-loop throughput
 _MAX_FALLS: Final = 12  # of the rate, before the search gives up
@@ -180,7 +183,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("measurement").add_argument
     slo = f"{GRAMMAR} ({DEFAULT_SLO})".replace("%", "%%")
     add("--slo", type=parsed_by(parse_slo), default=DEFAULT_SLO, metavar="BOUNDS", help=slo)
-    add("--point", type=within(0.001, 3600), metavar="S", help=f"seconds at each of {len(SHARES)} rates (20; short: 3)")
+    add("--point", type=within(0.001, 3600), metavar="S", help="seconds at each rate of the curve (20; short: 3)")
     add("--title", default="The bundled model", metavar="TEXT", help="title of the plot")
 
 
@@ -195,7 +198,7 @@ def _measure(options: argparse.Namespace, workload: Workload, texts: str, target
     curve = dict[float, Run]()
     with tqdm(desc=NAME, unit="run", disable=None, leave=False) as bar:
         capacity = find_capacity(server, options.slo, PLANS[options.mode], on_probe=bar.update)
-        for index, share in enumerate(SHARES):
+        for index, share in enumerate(SHARES[options.mode]):
             curve[share] = run(server, share * capacity.per_s, point_s, options.seed + index)
             bar.update()
     settings = {
@@ -206,11 +209,11 @@ def _measure(options: argparse.Namespace, workload: Workload, texts: str, target
         "texts": texts,
         "objective": str(options.slo),
     }
-    return report_of(capacity, curve, settings, broken=target.stop())
+    return report_of(capacity, curve, settings, violations=target.stop())
 
 
 def report_of(
-    capacity: Capacity, curve: Mapping[float, Run], settings: Mapping[str, Any], *, broken: list[str]
+    capacity: Capacity, curve: Mapping[float, Run], settings: Mapping[str, Any], *, violations: list[str]
 ) -> Report:
     """Return the report of a capacity and its curve."""
     rows = []
@@ -242,7 +245,7 @@ def report_of(
             "probes": [asdict(probe) for probe in capacity.probes],
             "points": [{"share": share, "run": asdict(run)} for share, run in curve.items()],
         },
-        broken=broken,
+        violations=violations,
         table=markdown(("load", "calls/s", "answered/s", *(f"{name} ms" for name in _LATENCIES), "rejected"), rows),
         picture=partial(_picture, capacity, [run.summary for run in curve.values()], settings),
     )

@@ -83,7 +83,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
     replace(one_text, warm_up_s=0.0).throughput_per_s(duration_s=0.1, num_users=1)  # raises unless it answers
     if work := remaining_work(scrape(target.metrics_url)) if target.metrics_url else {}:
         raise ServerProcessError(f"work remains after the overload: {work}")
-    return report_of(run, options, capacity_per_s=texts_per_s / size, broken=target.stop())
+    return report_of(run, options, capacity_per_s=texts_per_s / size, failures=target.stop())
 
 
 def texts_per_call(workload: Workload, texts_per_s: float) -> int:
@@ -95,7 +95,7 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
     return min(max(needed, workload.texts_per_call), MAX_TEXTS)
 
 
-def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, broken: Sequence[str] = ()) -> Report:
+def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, failures: Sequence[str] = ()) -> Report:
     """Check an overload of a server; the capacity is in calls of the size of this run."""
     summary, load, max_growth_mb = run.summary, run.load, options.max_rss_growth_mb
     rejected, accepted = summary.rejected_latency, summary.answered_latency
@@ -115,7 +115,7 @@ def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, b
         f"less than {_MIN_GOODPUT:.0%} of the capacity was answered": goodput >= _MIN_GOODPUT,
         f"generator lag exceeded {MAX_GENERATOR_LAG_P99_MS:g} ms at p99": not summary.generator_lagged,
     }
-    violations = [*broken, *(sentence for sentence, holds in conditions.items() if not holds)]
+    violations = [*failures, *(sentence for sentence, holds in conditions.items() if not holds)]
     return Report(
         name=NAME,
         figures={
@@ -148,14 +148,14 @@ def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, b
             "rss_growth_mb": growth_mb,
             "rejected_p99_from_send_ms": from_send_ms,
             "summary": asdict(summary),
-            "broken": violations,
+            "violations": violations,
             "memory_mb": [[round(at_s, 3), round(size_mb, 1)] for at_s, size_mb in memory_mb],
             "calls": [  # scheduled time, lag, latency, status
                 [round(one.planned_s - run.began_s, 5), round(one.lag_s, 5), round(one.latency_s, 5), one.status]
                 for one in run.records
             ],
         },
-        broken=violations,
+        violations=violations,
         picture=partial(_picture, run, capacity_per_s, memory_mb),
     )
 

@@ -29,16 +29,11 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
 
 @contextmanager
-def fake_translator(
-    answers: Mapping[str, Answering], *, credentials: grpc.ServerCredentials | None = None, num_threads: int = 4
-) -> Iterator[str]:
+def fake_translator(answers: Mapping[str, Answering], *, num_threads: int = 4) -> Iterator[str]:
     """Serve methods by their names without the service; requests and answers are bytes. Yields the address."""
     server = grpc.server(ThreadPoolExecutor(num_threads))
     server.add_generic_rpc_handlers((_Handler(answers),))
-    if credentials is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        port = server.add_secure_port("127.0.0.1:0", credentials)
+    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
         yield f"localhost:{port}"

@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
+from dragoman_service.errors import DeadlineExceededError, DragomanError, OverloadedError
 from dragoman_service.middleware import error_mapping
 from loadtests.generator.calls import Method, Outcome, PlannedCall
 from loadtests.generator.client import Client
@@ -53,11 +53,6 @@ def sentences(*_: Any) -> Iterator[bytes]:
         yield pb.TranslatedSentence(sentence=sentence, timings=timings).SerializeToString()
 
 
-def break_off(request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-    yield next(sentences(request, context))
-    context.abort(grpc.StatusCode.INTERNAL, "no")
-
-
 def failing(error: DragomanError, *, metadata: slice = slice(None)) -> Answering:
     """Fail as the server does, with a part of its trailing metadata."""
 
@@ -84,24 +79,15 @@ NO_DELAY = "ERROR RESOURCE_EXHAUSTED without retry delay"
     ("planned", "answering", "outcome", "fields"),
     [
         (call(TRANSLATE), lambda *_: TIMED, "ANSWERED OK", FIELDS),
-        (call(TRANSLATE, leave_after_s=TIMEOUT_S), answer, "ANSWERED OK", {}),
         (call(TRANSLATE), lambda _, context: context.abort(CANCELLED, "no"), "ERROR CANCELLED", {}),
         (call(TRANSLATE), failing(OVERLOADED), "REJECTED RESOURCE_EXHAUSTED", {}),
-        (call(TRANSLATE), failing(OVERLOADED, metadata=slice(0, 1)), NO_DELAY, {}),
         (call(TRANSLATE), failing(OVERLOADED, metadata=slice(1, 2)), NO_DELAY, {}),
         (call(TRANSLATE), failing(DeadlineExceededError("admission")), "REJECTED DEADLINE_EXCEEDED admission", {}),
         (call(TRANSLATE), failing(DeadlineExceededError("decode")), "LATE DEADLINE_EXCEEDED decode", {}),
-        (call(TRANSLATE), failing(DrainingError()), "ERROR UNAVAILABLE", {}),
         (call(DOCUMENT), sentences, "ANSWERED OK", {"num_source_tokens": 10, "num_target_tokens": 12, "decode_s": 2.0}),
-        (call(DOCUMENT), break_off, "ERROR INTERNAL", {"num_target_tokens": 6}),
         (call(STREAM), echo, "ANSWERED OK", {"num_target_tokens": 12}),
         (call(STREAM), lambda *_: iter([TIMED] * 2), "ERROR OK, 2 responses to 3 requests", {}),
         (call(STREAM), lambda *_: iter([FAILED] * 3), "ERROR OK, INTERNAL within", {}),
-        *(
-            (call(method), lambda *_: b"", "ANSWERED OK", {"num_target_tokens": 0, "queue_s": None})
-            for method in Method
-            if not method.translates
-        ),
     ],
 )
 def test_record_has_outcome_tokens_and_stages(

@@ -1,21 +1,18 @@
-"""The load generator against the real server, a stalling one, and one over CTranslate2."""
+"""The load generator against the real server."""
 
 import re
-import threading
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from dragoman_service.cli.server_process import ServerProcess
-from loadtests.generator.calls import Method, Outcome
+from loadtests.generator.calls import Method
 from loadtests.generator.metrics import scrape
 from loadtests.generator.runner import Load, offer, schedule
 from loadtests.generator.server import Target
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import Mix, Workload
-from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise fail
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
@@ -49,20 +46,3 @@ def test_records_match_the_counters_of_the_server(server: ServerProcess) -> None
     assert planned == pytest.approx([at_s - 0.5 for at_s in schedule(load) if at_s >= 0.5], abs=1e-6)
     seen = [result.samples[-1].total(name) for name in ("dragoman_requests_total", "process_cpu_seconds_total")]
     assert min(result.summary.tokens_per_s, result.summary.generator_cpu_s or 0, *seen) > 0
-
-
-def test_stall_of_the_server_counts_as_latency() -> None:
-    """No call is answered before all have arrived."""
-    load = Load(workload=Workload(deadline_s=TIMEOUT_S), rate_per_s=20.0, duration_s=1.0)
-    times = schedule(load)
-    all_arrived = threading.Barrier(len(times))
-
-    def stall(*_: Any) -> bytes:
-        all_arrived.wait(TIMEOUT_S)
-        return ANSWER.SerializeToString()
-
-    with fake_translator({"Translate": stall}, num_threads=all_arrived.parties) as target:
-        result = offer(Target(address=target), load)
-
-    assert [record.outcome for record in result.records] == [Outcome.ANSWERED] * len(times)
-    assert result.records[0].latency_s >= times[-1] - times[0]
