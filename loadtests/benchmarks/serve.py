@@ -242,7 +242,7 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
     def _prepared(self, request: TranslationRequest) -> tuple[TextPipeline, SearchOptions]:
         """Validate a request as the service does; return its text pipeline and the search options."""
         manifest, requested = self._manifest, request.options
-        search = check_request(request, TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0)
+        search = check_request(request, TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0).search
         if requested != replace(TranslationOptions(), **{name: getattr(requested, name) for name in _SUPPORTED}):
             raise UnsupportedFieldError("options")
         if any(request.target_prefixes):

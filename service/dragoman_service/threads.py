@@ -12,9 +12,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup")  # inside a container: of this process
 
@@ -164,6 +167,34 @@ def started_pool(num_threads: int, *, name: str, is_awaited: bool = True) -> Thr
         raise
     wait(arrivals)
     return pool
+
+
+class TextThreads:
+    """Runs text work in the thread pool of the event loop, one call at a time for each caller.
+
+    So callers with much text share the pool, and cancelling and repeating a call gains nothing.
+    """
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def run(self, caller: str, work: Callable[[], _Result], *, cancel: Callable[[], None]) -> _Result:
+        """Return the result of `work`. `cancel` is called if the awaiting task is cancelled; it must end the work."""
+        lock = self._locks.setdefault(caller, asyncio.Lock())
+        await lock.acquire()
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+
+        def end(_: object) -> None:
+            lock.release()
+            if not running.cancelled():
+                running.exception()  # marks the exception as retrieved, even if nothing awaits it
+
+        running.add_done_callback(end)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancel()
+            raise
 
 
 def exit_after(timeout_s: float, exit_code: int) -> None:

@@ -25,13 +25,13 @@ from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
 from dragoman_service.text.tokenizer import open_tokenizer
+from dragoman_service.translation.limits import RequestBudget
 from dragoman_service.translation.options import (
     TranslationDefaults,
     TranslationLimits,
     check_request,
     fit_to_model,
 )
-from dragoman_service.translation.text_work import RequestBudget
 from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import in_process
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
@@ -104,8 +104,8 @@ _KINDS: Final[tuple[type[Message], ...]] = (
 
 def _plan(request: TranslationRequest, *, is_document: bool) -> None:
     limits, model = TranslationLimits(), _model()
-    search = check_request(request, limits, TranslationDefaults(), draw_seed=lambda: 1, is_document=is_document)
-    search = fit_to_model(search, request.options, model, name="tiny/1", has_attention=True)
+    checked = check_request(request, limits, TranslationDefaults(), draw_seed=lambda: 1, is_document=is_document)
+    search = fit_to_model(checked.search, request.options, model, name="tiny/1", has_attention=True)
     budget = RequestBudget(request.options, limits, is_document=is_document)
     pipeline = TextPipeline(request, model=model, search=search, budget=budget)
     if is_document:

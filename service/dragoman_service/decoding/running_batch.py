@@ -1,6 +1,5 @@
 """A running batch: segments join between steps, are stepped together, and leave with their hypotheses."""
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,9 +20,6 @@ from dragoman_service.decoding.beam_state import BeamState, indices_without
 from dragoman_service.decoding.constraints import TargetRules, has_rules
 from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, EndedSegment, Redecoder
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
-
-_MAX_ALPHA = 10.0  # keeps penalties finite at any length
-_MIN_TEMPERATURE = 1e-4  # keeps quotients finite
 
 _SMALL_BATCH_ROWS = 16
 """A step of this many rows takes hardly longer than a step of one row, but the runtime binds its inputs again when the
@@ -85,36 +81,22 @@ class BatchLoad:
 
 
 def check_segment(segment: Segment, limits: ModelLimits) -> None:
-    """Raise ValueError if a model cannot decode a segment; requests were already validated."""
-    search, sampling, num_source_tokens = segment.search, segment.search.sampling, len(segment.source_ids)
-    alpha, penalty, beta = search.length_penalty, search.repetition_penalty, search.coverage_penalty
-    checks: list[tuple[str, object, bool]] = [
+    """Raise ValueError if a segment exceeds the limits of a model; the options of the search are valid.
+
+    The check of the request cannot know the tokens of a segment: its source, its target prefix and its maximum length.
+    """
+    search, num_source_tokens, vocabulary = segment.search, len(segment.source_ids), limits.vocabulary
+    prefix, max_target_tokens = search.target_prefix, search.max_target_tokens
+    checks: tuple[tuple[str, object, bool], ...] = (
         ("source tokens", num_source_tokens, 1 <= num_source_tokens <= limits.max_source_tokens),
-        ("beam_size", search.beam_size, search.beam_size >= 1),
-        ("num_hypotheses", search.num_hypotheses, 1 <= search.num_hypotheses <= search.beam_size),
-        ("max_target_tokens", search.max_target_tokens, 1 <= search.max_target_tokens <= limits.max_target_tokens),
-        ("min_target_tokens", search.min_target_tokens, search.min_target_tokens >= 0),
-        ("length_penalty", alpha, math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA),
-        ("length of target_prefix", len(search.target_prefix), len(search.target_prefix) < search.max_target_tokens),
-        ("target_prefix", search.target_prefix, _are_text_tokens(search.target_prefix, limits.vocabulary)),
-        ("suppressed_tokens", search.suppressed_tokens, _are_text_tokens(search.suppressed_tokens, limits.vocabulary)),
-        ("no_repeat_ngram_size", search.no_repeat_ngram_size, search.no_repeat_ngram_size >= 0),
-        ("repetition_penalty", penalty, math.isfinite(penalty) and penalty >= 1),
-        ("coverage_penalty", beta, math.isfinite(beta) and beta >= 0),
-    ]
-    if sampling is not None:
-        temperature = sampling.temperature
-        checks += [
-            ("temperature", temperature, math.isfinite(temperature) and temperature >= _MIN_TEMPERATURE),
-            ("top_k", sampling.top_k, sampling.top_k is None or sampling.top_k >= 1),
-            ("top_p", sampling.top_p, 0 < sampling.top_p <= 1),
-            ("seed", sampling.seed, sampling.seed >= 0),
-            ("sampling and beam_size", search.beam_size, search.beam_size == search.num_hypotheses),
-            ("sampling and repetition_guard", search.repetition_guard, not search.repetition_guard),
-        ]
+        ("max_target_tokens", max_target_tokens, 1 <= max_target_tokens <= limits.max_target_tokens),
+        ("length of target_prefix", len(prefix), len(prefix) < max_target_tokens),
+        ("target_prefix", prefix, _are_text_tokens(prefix, vocabulary)),
+        ("suppressed_tokens", search.suppressed_tokens, _are_text_tokens(search.suppressed_tokens, vocabulary)),
+    )
     for name, value, is_valid in checks:
         if not is_valid:
-            raise ValueError(f"invalid segment: {name} is {value}, which the model or the search does not support")
+            raise ValueError(f"invalid segment: {name} is {value}, which the model does not support")
 
 
 def _are_text_tokens(token_ids: Iterable[int], vocabulary: VocabularySpec) -> bool:

@@ -8,13 +8,12 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.options import MAX_FORM_FIELDS
 
 MULTIPART_MEDIA_TYPE = "multipart/form-data"
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs a warning for each invalid form
 
-_MAX_PARTS: Final = MAX_TEXTS + 64
 _MAX_HEADER_BYTES: Final = 4096
 _MAX_HEADERS: Final = 8  # of a part
 _PLAIN_ENCODINGS: Final = (b"", b"7bit", b"8bit", b"binary")
@@ -92,8 +91,8 @@ class MultipartForm:
 
     def _begin_part(self) -> None:
         self._num_parts += 1
-        if self._num_parts > _MAX_PARTS:
-            raise RequestError("request", f"the form has more than {_MAX_PARTS} parts")
+        if self._num_parts > MAX_FORM_FIELDS:
+            raise RequestError("request", f"the form has more than {MAX_FORM_FIELDS} parts")
         self._headers = {}
         self._value.clear()
 

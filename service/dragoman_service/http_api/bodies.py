@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.options import MAX_FORM_FIELDS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 
@@ -20,8 +20,6 @@ MAX_JSON_VALUES = 20_000
 
 MAX_NUMBER_CHARACTERS = 64
 """Maximum length of a number in JSON. 1,000 numbers of 4,000 digits would hold the lock for 80 ms."""
-
-MAX_FORM_FIELDS = MAX_TEXTS + 64
 
 _MAX_QUICK_BYTES = 16 * 1024
 _SLICE_BYTES = 64 * 1024  # processed at once

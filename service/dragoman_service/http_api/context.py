@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.middleware.settings import GrpcSettings
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.options import MAX_FORM_FIELDS
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds until the deadline of the caller, as a decimal number."""
@@ -21,8 +21,6 @@ TIMEOUT_HEADER = "x-request-timeout"
 SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 
 JSON_MEDIA_TYPE = "application/json"
-
-_MAX_PARAMETERS = MAX_TEXTS + 64  # of a query, which can contain the texts
 
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
@@ -76,12 +74,12 @@ class HttpContext:
                 self._scope["query_string"].decode("latin-1"),
                 keep_blank_values=True,
                 errors="strict",
-                max_num_fields=_MAX_PARAMETERS,
+                max_num_fields=MAX_FORM_FIELDS,
             )
         except UnicodeDecodeError:
             raise RequestError("query", "not valid UTF-8") from None
         except ValueError:
-            raise RequestError("query", f"more than {_MAX_PARAMETERS} parameters") from None
+            raise RequestError("query", f"more than {MAX_FORM_FIELDS} parameters") from None
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""

@@ -36,7 +36,6 @@ _PRECISIONS: Mapping[str, pb.Precision] = {
 }
 
 _MAX_TARGET_TOKENS = int(option_range("options.max_target_tokens").maximum)
-_MAX_ID_CHARACTERS: Any = option_range("request_id").max_characters
 
 _Message = TypeVar("_Message")
 
@@ -49,28 +48,19 @@ def parse_message(raw_message: bytes, deserialize: Callable[[bytes], _Message]) 
         raise RequestError("request", "not a valid protobuf message with UTF-8 texts") from error
 
 
-def check_request_id(request_id: str) -> None:
-    """Raise InvalidFieldError if an id cannot be returned in metadata."""
-    if len(request_id) > _MAX_ID_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
-        limit = f"at most {_MAX_ID_CHARACTERS} printable ASCII characters"
-        raise InvalidFieldError("request_id", repr(request_id[:_MAX_ID_CHARACTERS]), limit)
-
-
 def from_translate_request(message: pb.TranslateRequest) -> TranslationRequest:
     """Return the request of a message, without its priority.
 
     Raises:
-        InvalidFieldError: if a list is too long, an enum number is unknown or the request id is invalid.
+        InvalidFieldError: if a list is too long or an enum number is unknown.
     """
     request: TranslationRequest = _from_message(TranslationRequest, message)
-    check_request_id(message.request_id)
     return request
 
 
 def from_translate_document_request(message: pb.TranslateDocumentRequest) -> TranslationRequest:
     """Return the request of a message, with the document as its only text; raises as `from_translate_request`."""
     request: TranslationRequest = _from_message(TranslationRequest, message, texts=(message.text,))
-    check_request_id(message.request_id)
     if not request.options.split_sentences:
         raise InvalidFieldError("options.split_sentences", "false", "absent or true in TranslateDocument")
     return request

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from dragoman.option_ranges import option_range
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     IdleError,
@@ -22,7 +23,6 @@ from dragoman_service.errors import (
     RequestError,
 )
 from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.conversion import check_request_id
 from dragoman_service.middleware.flow_control import (
     ConcurrencyLimiter,
     ResourceLimits,
@@ -51,6 +51,7 @@ _OK = grpc.StatusCode.OK.name
 _TIMEOUTS = {TimeLimit.CALL: call_timeout_s, TimeLimit.STREAM: stream_timeout_s}
 _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the deadline on the server's clock
 _NO_SLOT = nullcontext()
+_MAX_ID_CHARACTERS: Any = option_range("request_id").max_characters
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -202,7 +203,9 @@ class RequestPipeline:
         if not hasattr(request, "request_id"):
             return
         if request.request_id:
-            check_request_id(request.request_id)
+            if not _is_usable(request.request_id):
+                limit = f"at most {_MAX_ID_CHARACTERS} printable ASCII characters"
+                raise InvalidFieldError("request_id", repr(request.request_id[:_MAX_ID_CHARACTERS]), limit)
             _bind_id(call, request.request_id)
         request.request_id = call.request_id
 
@@ -307,8 +310,6 @@ def _bind_id(call: Call, request_id: str) -> None:
 
 
 def _is_usable(request_id: str | bytes) -> bool:
-    try:
-        check_request_id(str(request_id))
-    except InvalidFieldError:
-        return False
-    return bool(request_id)
+    # Whether an id can be returned in metadata. Binary metadata cannot.
+    text = str(request_id)
+    return 0 < len(text) <= _MAX_ID_CHARACTERS and text.isascii() and text.isprintable()

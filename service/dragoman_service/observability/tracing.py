@@ -1,12 +1,12 @@
 """Distributed tracing: the interface that the service uses to record spans of a request.
 
-Without a configured collector, `begin` only reads the trace id of the caller for the log, and OpenTelemetry is not
-imported. Spans contain counts, names and times, never texts, tokens or keys.
+Without a configured collector, `begin` only reads the trace id of the caller for the log. Spans contain counts, names
+and times, never texts, tokens or keys.
 """
 
 import heapq
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -82,17 +82,6 @@ class Tracing:
 
     def stop(self, timeout_s: float) -> None:
         """Send the remaining spans; drop them at the timeout."""
-
-
-def start_tracing(
-    settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
-) -> Tracing:
-    """Return the configured tracing; `count` receives `exported` or `failed` and a number of spans."""
-    if not settings.endpoint:
-        return Tracing()
-    from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - import OpenTelemetry only if tracing is on
-
-    return OtlpTracing(settings, clock=clock, count=count)
 
 
 def trace_segments(

@@ -13,7 +13,8 @@ from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, RetryableError
 from dragoman_service.models.model import Futures
 from dragoman_service.text.documents import PlannedSentence
-from dragoman_service.translation.text_work import error_of, segment_cost
+from dragoman_service.translation.limits import segment_cost
+from dragoman_service.translation.results import error_of
 
 _Outcome = TypeVar("_Outcome")
 

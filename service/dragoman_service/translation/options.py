@@ -7,7 +7,7 @@ setting or a model decides, and the rules that involve several fields.
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -35,6 +35,7 @@ MAX_DOCUMENT_CHARACTERS = 2**28
 ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
 
 MAX_TEXTS: Any = option_range("texts").max_items
+MAX_FORM_FIELDS = MAX_TEXTS + 64  # of a query or form, which can contain the texts
 _SEED_BITS = 63
 
 
@@ -113,14 +114,27 @@ class TranslationDefaults(BaseModel):
     `as_written`. Also applies to the APIs of other vendors."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A request whose values are within their limits."""
+
+    request: TranslationRequest  # with the defaults of the server for protected spans and numbers
+    search: SearchConfig
+
+    def with_languages(self, source_language: str, *, unchanged_texts: frozenset[int]) -> "CheckedRequest":
+        """Return the request with a detected source language."""
+        request = replace(self.request, source_language=source_language, unchanged_texts=unchanged_texts)
+        return CheckedRequest(request, self.search)
+
+
 def with_default_protection(options: TranslationOptions, defaults: TranslationDefaults) -> TranslationOptions:
     """Return options with the settings of the server for protected spans and numbers.
 
     A kind of `defaults.unprotected_kinds` is disabled unless the request enables it.
     """
-    removed = frozenset(defaults.unprotected_kinds) - options.protection.enabled_kinds
+    removed = frozenset(defaults.unprotected_kinds).difference(options.protection.enabled_kinds)
     protection = options.protection
-    if not removed <= protection.disabled_kinds:
+    if not removed.issubset(protection.disabled_kinds):
         protection = replace(protection, disabled_kinds=protection.disabled_kinds | removed)
     number_format = options.number_format or NumberFormat(defaults.number_format)
     return replace(options, protection=protection, number_format=number_format)
@@ -138,8 +152,8 @@ def check_request(
     *,
     draw_seed: Callable[[], int],
     is_document: bool = False,
-) -> SearchConfig:
-    """Do all checks that need neither the model nor the sentences; return the search.
+) -> CheckedRequest:
+    """Do all checks that need neither the model nor the sentences.
 
     Raises:
         InvalidFieldError: for the first field that is out of range.
@@ -155,23 +169,28 @@ def check_request(
     options = request.options
     texts = options.target_prefix, options.suppressed_tokens, options.terms, options.protection.patterns
     if options.sampling or any(texts):
-        return _checked_search(options, defaults, draw_seed)
-    return _cached_search(options, defaults)
+        options, search = _checked_options(options, defaults, draw_seed)
+    else:
+        options, search = _cached_options(options, defaults)
+    return CheckedRequest(replace(request, options=options), search)
 
 
-def _checked_search(
+def _checked_options(
     options: TranslationOptions, defaults: TranslationDefaults, draw_seed: Callable[[], int]
-) -> SearchConfig:
+) -> tuple[TranslationOptions, SearchConfig]:
     _check_fields(options, "options.")
     _check_patterns(options.protection.patterns)
     _check_terms(options.terms)
-    return search_config(options, defaults, draw_seed=draw_seed)
+    search = search_config(options, defaults, draw_seed=draw_seed)
+    return with_default_protection(options, defaults), search
 
 
 @lru_cache(maxsize=256)
-def _cached_search(options: TranslationOptions, defaults: TranslationDefaults) -> SearchConfig:
+def _cached_options(
+    options: TranslationOptions, defaults: TranslationDefaults
+) -> tuple[TranslationOptions, SearchConfig]:
     # For options without texts of the caller and without a seed. Most callers always send the same options.
-    return _checked_search(options, defaults, new_seed)
+    return _checked_options(options, defaults, new_seed)
 
 
 def search_config(

@@ -39,6 +39,7 @@ from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
+from dragoman_service.threads import TextThreads
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
 from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
@@ -48,24 +49,17 @@ from dragoman_service.translation.language_detection import (
     listed_candidates,
     source_languages,
 )
+from dragoman_service.translation.limits import RequestBudget, max_attention_tokens, num_source_tokens, segment_cost
 from dragoman_service.translation.options import (
+    CheckedRequest,
     TranslationDefaults,
     TranslationLimits,
     check_request,
     fit_to_model,
     new_seed,
-    with_default_protection,
 )
 from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
-from dragoman_service.translation.text_work import (
-    RequestBudget,
-    TextThreads,
-    max_attention_tokens,
-    num_source_tokens,
-    results_of,
-    segment_cost,
-    wait_all,
-)
+from dragoman_service.translation.results import results_of, wait_all
 
 # Text work up to these costs runs in the event loop and takes a few milliseconds: characters of a request, and source
 # tokens of a sentence of a document times its hypotheses. An inline code costs as much as some tokens.
@@ -134,14 +128,14 @@ class Translator:
         """
         usage = usage or UsageRecord()
         usage.add_texts(request.texts)
-        detected = None
+        checked, detected = self._checked(request), None
         if not request.source_language:
-            request, detected = await self._with_source(request, context, usage)
-        route = find_pivot_route(self._models, request) if request.pivot_languages else None
+            checked, detected = await self._with_source(checked, context, usage)
+        route = find_pivot_route(self._models, checked.request) if request.pivot_languages else None
         if route:
             result = await self._translate_by_pivot(route, context, usage)
         else:
-            result = await self._translate_directly(request, context, usage)
+            result = await self._translate_directly(checked, context, usage)
         if detected:
             result = replace(result, detected_language=detected)
         usage.add_result(result)
@@ -150,20 +144,19 @@ class Translator:
     async def _translate_by_pivot(
         self, route: PivotRoute, context: RequestContext, usage: UsageRecord
     ) -> TranslationResult:
-        # Checks the options of the second translation before the first one begins.
-        check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)
-        first = await self._translate_directly(route.first, context, usage)
+        first = await self._translate_directly(self._checked(route.first), context, usage)
         try:
-            second = await self._translate_directly(route.second(first), context, usage)
+            second = await self._translate_directly(self._checked(route.second(first)), context, usage)
         except InvalidFieldError as error:
             raise route.explained(error) from error
         return route.joined(first, second)
 
     async def _translate_directly(
-        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord
+        self, checked: CheckedRequest, context: RequestContext, usage: UsageRecord
     ) -> TranslationResult:
+        request = checked.request
         budget = RequestBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
-        model, pipeline = self._prepare(request, usage, budget)
+        model, pipeline = self._prepare(checked, usage, budget)
         num_characters = sum(map(len, request.texts))
         model.scheduler.reject_early(num_characters, pipeline.search, context)
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
@@ -205,14 +198,14 @@ class Translator:
         began_s = self._clock()
         usage = usage or UsageRecord()
         usage.add_texts(request.texts)
-        detected = None
+        checked, detected = self._checked(request, is_document=True), None
         if not request.source_language:
-            request, detected = await self._with_source(request, context, usage, is_document=True)
+            checked, detected = await self._with_source(checked, context, usage)
         budget = RequestBudget(
             request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
         )
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
-        model, pipeline = self._prepare(request, usage, budget, is_document=True)
+        model, pipeline = self._prepare(checked, usage, budget)
 
         async def finish(pending: PendingSentence[_Assembled]) -> _Assembled:
             await wait_all(pending.futures)
@@ -282,7 +275,7 @@ class Translator:
             InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
             RequestError: if the model or the target language is not served.
         """
-        candidates, served = await self._candidates(request, context, usage)
+        candidates, served = await self._candidates(self._checked(request).request, context, usage)
         return source_languages(candidates, served, target_language=request.target_language)
 
     async def _detect(
@@ -295,11 +288,13 @@ class Translator:
 
         return await self._threads.run(context.caller, detect, cancel=stopped.set)
 
+    def _checked(self, request: TranslationRequest, *, is_document: bool = False) -> CheckedRequest:
+        return check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
+
     async def _candidates(
-        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord, *, is_document: bool = False
+        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord
     ) -> tuple[list[Candidates], Collection[str]]:
         # The candidate languages of each text, and the served languages.
-        check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
         served = served_source_languages(self._models, request)
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
@@ -308,26 +303,23 @@ class Translator:
         return candidates, served
 
     async def _with_source(
-        self, request: TranslationRequest, context: RequestContext, usage: UsageRecord, *, is_document: bool = False
-    ) -> tuple[TranslationRequest, DetectedLanguage]:
+        self, checked: CheckedRequest, context: RequestContext, usage: UsageRecord
+    ) -> tuple[CheckedRequest, DetectedLanguage]:
         # All texts must be in the same language.
-        candidates, served = await self._candidates(request, context, usage, is_document=is_document)
+        candidates, served = await self._candidates(checked.request, context, usage)
         languages = source_languages(candidates, served)
         detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
         unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
-        return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
+        return checked.with_languages(detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, usage: UsageRecord, budget: RequestBudget, *, is_document: bool = False
+        self, checked: CheckedRequest, usage: UsageRecord, budget: RequestBudget
     ) -> tuple[ServingModel, TextPipeline]:
-        # Does every check that does not read the texts.
-        search = check_request(
-            request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
-        )
-        request = replace(request, options=with_default_protection(request.options, self._defaults))
+        # Does every check of the model that does not read the texts.
+        request = checked.request
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = usage.model = f"{model.name}/{model.version}"
-        search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
+        search = fit_to_model(checked.search, request.options, model, name=name, has_attention=model.has_attention)
         pipeline = TextPipeline(
             request,
             model=model,

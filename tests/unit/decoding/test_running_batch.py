@@ -133,29 +133,18 @@ def test_row_with_nan_does_not_affect_other_segments() -> None:
 
 def invalid_segments() -> list[Segment]:
     options: dict[str, tuple[Any, ...]] = {
-        "num_hypotheses": (0, 5),
         "max_target_tokens": (0, 201),
-        "min_target_tokens": (-1,),
-        "length_penalty": (math.nan, 1e6),
         "target_prefix": ((5,) * 12, (9,), (-1,), (EOS,)),
         "suppressed_tokens": (frozenset({EOS}), frozenset({9})),
-        "no_repeat_ngram_size": (-1,),
-        "repetition_penalty": (0.9, math.inf),
-        "coverage_penalty": (-0.1, math.nan),
     }
-    samplings = [{"temperature": 0.0}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.1}]
     return [
-        make_segment(7, beam_size=0, num_hypotheses=0),
         *(make_segment(7, **{name: value}) for name, values in options.items() for value in values),
-        make_segment(7, beam_size=4, num_hypotheses=2, sampling=SamplingConfig()),
-        make_segment(7, beam_size=1, sampling=SamplingConfig(), repetition_guard=True),
-        *(make_segment(7, beam_size=1, sampling=SamplingConfig(**own)) for own in (*samplings, {"seed": -1})),  # type: ignore[arg-type]
         *(replace(make_segment(7), source_ids=(5,) * num_tokens) for num_tokens in (0, 65)),
     ]
 
 
 @pytest.mark.parametrize("segment", invalid_segments())
-def test_segments_that_the_model_or_the_search_does_not_support_are_invalid(segment: Segment) -> None:
+def test_segments_beyond_the_limits_of_the_model_are_invalid(segment: Segment) -> None:
     with pytest.raises(ValueError, match="does not support"):
         check_segment(segment, LIMITS)
 

@@ -129,6 +129,16 @@ async def test_request_id_is_from_the_message_or_metadata_or_random(
     assert context.trailing["x-request-id"] == response.request_id
 
 
+@pytest.mark.parametrize("request_id", ["r" * 129, "zwölf", "a\nb"])
+async def test_request_id_that_cannot_be_returned_is_rejected(request_id: str) -> None:
+    raw_request = pb.TranslateRequest(request_id=request_id).SerializeToString()
+
+    context = await Around(echo).rejected(FakeContext(), raw_request)
+
+    assert context.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert context.message.startswith("request_id: ")
+
+
 async def test_service_error_becomes_status_with_request_id() -> None:
     context = await Around(failing(InvalidFieldError("texts", 0, "1 to 3"))).rejected(FakeContext())
 

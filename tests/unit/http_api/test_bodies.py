@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from dragoman_service.errors import RequestError
 from dragoman_service.http_api.bodies import (
-    MAX_FORM_FIELDS,
     MAX_JSON_VALUES,
     MAX_NUMBER_CHARACTERS,
     check_unicode,
     form_fields,
     json_content,
 )
+from dragoman_service.translation.options import MAX_FORM_FIELDS
 
 MANY = MAX_JSON_VALUES + 1
 

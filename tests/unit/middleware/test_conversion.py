@@ -206,14 +206,6 @@ def test_unknown_priority_is_rejected() -> None:
     assert caught.value.field == "priority"
 
 
-@pytest.mark.parametrize("request_id", ["r" * 129, "zwölf", "a\nb"])
-def test_invalid_request_id_is_rejected(request_id: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        conversion.from_translate_request(make_request(request_id=request_id))
-
-    assert caught.value.field == "request_id"
-
-
 SOURCE, TARGET = Span(start=1, end=4), Span(start=2, end=8)
 ATTENTION = CrossAttention(
     source_pieces=("▁Hi", "</s>"),

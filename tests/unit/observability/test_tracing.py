@@ -13,9 +13,9 @@ from dragoman_service.observability.tracing import (
     RequestTrace,
     Tracing,
     TracingSettings,
-    start_tracing,
     trace_segments,
 )
+from dragoman_service.observability.tracing_setup import start_tracing
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from dragoman_service.errors import DeadlineExceededError, EngineError, Overload
 from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
-from dragoman_service.translation.text_work import results_of
+from dragoman_service.translation.results import results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 

@@ -52,7 +52,7 @@ def make_request(*texts: str, options: TranslationOptions | None = None, **field
 
 
 def check(request: TranslationRequest, limits: TranslationLimits | None = None) -> SearchConfig:
-    return check_request(request, limits or TranslationLimits(), DEFAULTS, draw_seed=lambda: 0)
+    return check_request(request, limits or TranslationLimits(), DEFAULTS, draw_seed=lambda: 0).search
 
 
 def rejected_field(request: TranslationRequest, limits: TranslationLimits | None = None) -> str:

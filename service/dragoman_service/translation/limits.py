@@ -1,18 +1,12 @@
-"""Work on the texts and segments of a request: limits, deadline, cancellation, threads and results."""
+"""Limits of the segments of a request, counted while its texts are split."""
 
-import asyncio
-import itertools
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from concurrent.futures import CancelledError
 
-from dragoman_service.datatypes import Segment, SegmentResult
-from dragoman_service.errors import DeadlineExceededError, EngineError, InvalidFieldError
-from dragoman_service.models.model import Futures
+from dragoman_service.datatypes import Segment
+from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import AttentionDetail, TranslationOptions
 from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.translation.options import TranslationLimits
@@ -23,8 +17,6 @@ MAX_ALIGNED_TOKENS = 8192
 
 # The same for requests that return the attention, so that a response stays within a few megabytes.
 MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
-
-_Result = TypeVar("_Result")
 
 
 class RequestBudget:
@@ -116,69 +108,3 @@ def _attention_limits(options: TranslationOptions) -> dict[str, int]:
         name = f"return_attention {options.return_attention.name}"
         limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
     return limits
-
-
-class TextThreads:
-    """Runs text work in the thread pool of the event loop, one call at a time for each caller.
-
-    So callers with much text share the pool, and cancelling and repeating a call gains nothing.
-    """
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    async def run(self, caller: str, work: Callable[[], _Result], *, cancel: Callable[[], None]) -> _Result:
-        """Return the result of `work`. `cancel` is called if the awaiting task is cancelled; it must end the work."""
-        lock = self._locks.setdefault(caller, asyncio.Lock())
-        await lock.acquire()
-        running = asyncio.ensure_future(asyncio.to_thread(work))
-
-        def end(_: object) -> None:
-            lock.release()
-            if not running.cancelled():
-                running.exception()  # marks the exception as retrieved, even if nothing awaits it
-
-        running.add_done_callback(end)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            cancel()
-            raise
-
-
-async def wait_all(futures: Futures) -> None:
-    """Return once all futures are done, or one has failed. Wakes the event loop at most once."""
-    if not futures:
-        return
-    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
-    all_done, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
-
-    def finish() -> None:
-        if not all_done.done():
-            all_done.set_result(None)
-
-    def count_done(future: "Future[SegmentResult]") -> None:
-        if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
-            if threading.get_ident() == thread_id:
-                finish()
-            else:
-                loop.call_soon_threadsafe(finish)
-
-    for future in futures:
-        future.add_done_callback(count_done)
-    await all_done
-
-
-def results_of(futures: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
-    """Return the results, or raise the first error. All futures must be done, unless one has failed."""
-    for error in map(error_of, futures):
-        if error is not None:
-            raise error
-    if any(future.cancelled() for future in futures):  # the caller would have cancelled this task as well
-        raise EngineError("segment cancelled without a result")
-    return [future.result() for future in futures]
-
-
-def error_of(future: "asyncio.Future[Any] | Future[SegmentResult]") -> BaseException | None:
-    """Return the error of a future; None if it has none, is cancelled or not done."""
-    return future.exception() if future.done() and not future.cancelled() else None
