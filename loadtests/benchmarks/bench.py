@@ -65,7 +65,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command and its flags."""
     parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
-    parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
+    parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, batch* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
     models = several({name: name for name in MODELS})
     parser.add_argument("--models", type=models, default=MODELS, metavar="M,M", help="base, shipped (both)")
@@ -128,8 +128,6 @@ def _pairings(case: cases.Case, plan: Plan) -> Sequence[Pairing]:
     if plan.gpu:
         precision = GPU_PRECISIONS[plan.gpu]
         return [(("dragoman", precision), (name, precision)) for name in _ON_GPU]
-    if case.kind != "speed":
-        return (_FP32,) if case.kind == "agreement" else (_INT8,)
     has_slow = case.name == _SLOW_CASE
     if mode == "short":
         return (_INT8, _TRANSFORMERS) if has_slow else (_INT8,)
@@ -144,10 +142,9 @@ def _compare(workers: Workers, case: cases.Case, plan: Plan, decode: Callable[[T
     """
     pairings = _pairings(case, plan)
     systems = list(dict.fromkeys(itertools.chain(*pairings)))
-    thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
-    best, trials = _best_settings(workers, case, plan, systems, thread_counts)
+    best, trials = _best_settings(workers, case, plan, systems)
     runs: dict[SystemSettings, list[WorkDone]] = {settings: [] for settings in best.values()}
-    for _, settings in alternating(list(runs), 1 if case.kind == "agreement" else plan.num_repetitions):
+    for _, settings in alternating(list(runs), plan.num_repetitions):
         runs[settings].append(workers.run(settings, case))
     outputs = {settings: [output.token_ids for output in done[-1].outputs] for settings, done in runs.items()}
     measured = dict[SystemSettings, dict[str, Any]]()
@@ -155,7 +152,7 @@ def _compare(workers: Workers, case: cases.Case, plan: Plan, decode: Callable[[T
         bleu = cases.bleu([*map(decode, outputs[settings])], case.references) if case.references else None
         measured[settings] = _figures(settings, done, bleu)
     pairs = []
-    for pairing, threads in itertools.product(pairings, thread_counts):
+    for pairing, threads in itertools.product(pairings, plan.thread_counts):
         sides = [best[system, threads] for system in pairing]
         ours, theirs = (measured[side] for side in sides)
         speeds = ours["tokens_per_s"] / theirs["tokens_per_s"]
@@ -172,7 +169,6 @@ def _compare(workers: Workers, case: cases.Case, plan: Plan, decode: Callable[[T
     return {
         "model": case.model,
         "case": case.name,
-        "kind": case.kind,
         "search": asdict(case.search),
         "num_sources": len(case.sources),
         "sources_per_call": case.call_size,
@@ -182,7 +178,7 @@ def _compare(workers: Workers, case: cases.Case, plan: Plan, decode: Callable[[T
 
 
 def _best_settings(
-    workers: Workers, case: cases.Case, plan: Plan, systems: Sequence[System], thread_counts: Sequence[int]
+    workers: Workers, case: cases.Case, plan: Plan, systems: Sequence[System]
 ) -> tuple[dict[tuple[System, int], SystemSettings], list[dict[str, Any]]]:
     """Try all settings once; return the fastest by system and number of threads, and the trials."""
     trials, loaded = dict[SystemSettings, float](), set[SystemSettings]()
@@ -192,7 +188,7 @@ def _best_settings(
             loaded.add(settings.loaded_as)
         trials[settings] = workers.run(settings, case).elapsed_s
     best = dict[tuple[System, int], SystemSettings]()
-    for system, threads in itertools.product(systems, thread_counts):
+    for system, threads in itertools.product(systems, plan.thread_counts):
         own = [one for one in trials if (one.system, one.precision) == system]
         fitting = [one for one in own if one.num_streams * one.num_threads <= threads]
         best[system, threads] = min(fitting, key=trials.__getitem__)
@@ -219,8 +215,6 @@ def _figures(settings: SystemSettings, runs: Sequence[WorkDone], bleu_score: flo
 def setups(case: cases.Case, system: System, plan: Plan) -> list[SystemSettings]:
     """Return the settings of a system that are worth a trial."""
     (name, precision), max_threads = system, plan.thread_counts[-1]
-    if case.kind == "agreement":
-        return [SystemSettings(system=name, precision=precision, num_threads=max_threads)]
     has_streams = name in ("dragoman", "ctranslate2") and case.call_size > 1
     counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
     usual = SystemSettings(system=name, precision=precision, device=plan.gpu or "cpu")

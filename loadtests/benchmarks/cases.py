@@ -20,18 +20,14 @@ from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks.interface import SearchOptions, TokenIds, Work
-from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, artificial_word
+from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, artificial_word
 from loadtests.generator.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.generator.workload import Workload
 
 Mode = Literal["short", "full"]
-Kind = Literal["speed", "growth", "agreement"]
-"""growth: cost by target length, only int8 on all cores. agreement: identical translations are expected in fp32 without
-length penalty; speed is not compared."""
 DEFAULT_SEARCH: Final = SearchOptions(length_penalty=0.6, extra_target_tokens=EXTRA_TARGET_TOKENS)  # of the service
 _SOURCE_TOKENS: Final = 24  # of random sources, with EOS
 _TARGET_TOKENS: Final = 32
-_SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)  # target tokens of the growth cases
 _BATCHES: Final = (1, 8, 32, 64)  # sources per call of Transformer-base; the short mode omits the last
 _GPU_BATCHES: Final = (1, 8, 32, 64, 128, 512)
 _NUM_SINGLE_SOURCES: Final = 8
@@ -54,7 +50,6 @@ class Case(Work):
 
     model: str  # `base` or `shipped`
     name: str
-    kind: Kind = "speed"
     references: tuple[str, ...] = ()  # human translations, for BLEU
     has_meaning: bool = False  # sources are sentences, so translations can be compared
 
@@ -76,24 +71,18 @@ def base_cases(mode: Mode, *, on_gpu: bool = False) -> list[Case]:
         replace(batch, name=f"batch{size}", sources=sources[: max(size, _NUM_SINGLE_SOURCES)], sources_per_call=size)
         for size in sizes
     ]
-    if on_gpu:
-        return cases
-    few = replace(batch, kind="growth", sources=sources[:_NUM_SINGLE_SOURCES])
-    lengths = [replace(few, name=f"length{length}", search=fixed_length(length)) for length in _SWEPT_LENGTHS]
-    return cases[:-1] if mode == "short" else cases + lengths
+    return cases[:-1] if mode == "short" and not on_gpu else cases
 
 
 def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple[str, ...], mode: Mode) -> list[Case]:
-    """Return the cases of the bundled model on a set of sentences; the short mode omits two of them."""
+    """Return the cases of the bundled model on a set of sentences; the short mode omits one of them."""
     case = Case(
         model="shipped", name="", sources=sources, references=references, search=DEFAULT_SEARCH, has_meaning=True
     )
     few = tuple(sample(sources, _NUM_SINGLE_SENTENCES))
     single = replace(case, name=f"{name}-1", sources=few, references=(), sources_per_call=1)
     batches, everything = replace(case, name=f"{name}-32", sources_per_call=32), replace(case, name=f"{name}-all")
-    search = replace(DEFAULT_SEARCH, length_penalty=0.0, suppressed_tokens=SPECIAL_IDS)
-    agreement = replace(case, name=f"{name}-agreement", search=search, kind="agreement")
-    return [single, everything] if mode == "short" else [single, batches, everything, agreement]
+    return [single, everything] if mode == "short" else [single, batches, everything]
 
 
 def fixed_length(num_tokens: int) -> SearchOptions:

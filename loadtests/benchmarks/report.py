@@ -38,14 +38,14 @@ def _line(name: str, **figures: object) -> str:
 
 def pair_lines(case: Record) -> Iterator[str]:
     """Yield a line for each pair of a case of `bench`."""
-    is_timed = case["kind"] != "agreement"
     for pair in case["pairs"]:
         ours, theirs = sides = [pair[side] for side in SIDES]
         named = {"model": case["model"], "case": case["case"], "threads": pair["threads"], "vs": theirs["name"]}
-        setups = {"ratio": pair["ratio"] if is_timed else None, "ours": ours["setup"], "best": theirs["setup"]}
-        speeds = dict[str, object]()
-        if is_timed:
-            speeds = {"tokens_per_s": round(ours["tokens_per_s"]), "theirs": round(theirs["tokens_per_s"])}
+        setups = {"ratio": pair["ratio"], "ours": ours["setup"], "best": theirs["setup"]}
+        speeds: dict[str, object] = {
+            "tokens_per_s": round(ours["tokens_per_s"]),
+            "theirs": round(theirs["tokens_per_s"]),
+        }
         if case["sources_per_call"] == 1:
             for name in ("p50", "p95"):
                 speeds[f"{name}_ms"] = "/".join(f"{1000 * side[f'{name}_s']:.0f}" for side in sides)
@@ -76,9 +76,8 @@ def bench_table(record: Record) -> str:
     if record["engine"]:
         parts.append(markdown(_ENGINE_HEADER, [_engine_row(*each) for each in record["engine"].items()]))
     pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
-    if timed := [_speed_row(case, pair) for case, pair in pairs if case["kind"] != "agreement"]:
-        header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
-        parts.append(markdown(header, timed))
+    header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
+    parts.append(markdown(header, [_speed_row(case, pair) for case, pair in pairs]))
     agreeing = [
         (case["case"], f"{pair['ours']['setup']} / {pair['theirs']['name']}", f"{100 * pair['identical']:.1f} %")
         for case, pair in pairs
