@@ -2,6 +2,7 @@
 
 import math
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from dragoman_service.text.placeholders.patterns import (
 )
 from dragoman_service.text.placeholders.text_units import (
     CodeKind,
+    InlineCode,
     Placeholders,
     TextUnit,
     masked,
@@ -68,6 +70,8 @@ MAX_RESTORED_TOKENS = 8192
 
 # Characters that may be escapes, accelerators or kept white space of plain text.
 _SPECIAL = re.compile(r"[\\&_]|  ")
+
+_SPACE = " \xa0"
 
 # Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
 _CUT_TOKENS = 16
@@ -325,7 +329,7 @@ class TextPlanner:
         self, unit: TextUnit, text: str, field: str, *, is_alone: bool = False
     ) -> Iterator[list[_EncodedPart]]:
         for span in self._spans(unit.text, ends=unit.sentence_ends):
-            whole = unit.outside_codes(span)
+            whole = _without_outer_symbols(unit, unit.outside_codes(span), text)
             sentence = unit.part(whole, self._check)
             if is_alone and self._is_unreadable(sentence, text):
                 source = sentence.source
@@ -480,6 +484,33 @@ def _finders(
         AbbreviationFinder(source_language, target_language),
         NumberFinder(kinds, source_language, target_language, number_format),
     )
+
+
+def _without_outer_symbols(unit: TextUnit, span: Span, text: str) -> Span:
+    # Without protected symbols at the edges, such as `✓ ` and ` 👋`: they are copied, and the model does not read them.
+    codes = unit.codes
+    start, end = span.start, span.end
+    first, last = (bisect_left(codes, position, key=lambda code: code.start) for position in (start, end))
+    while first < last and codes[first].start == start and _is_symbol(codes[first], text):
+        stop = position = codes[first].end
+        while position < end and unit.text[position] in _SPACE:
+            position += 1
+        if position in {stop, end}:
+            break
+        start, first = position, first + 1
+    while first < last and codes[last - 1].end == end and _is_symbol(codes[last - 1], text):
+        stop = position = codes[last - 1].start
+        while position > start and unit.text[position - 1] in _SPACE:
+            position -= 1
+        if position in {start, stop}:
+            break
+        end, last = position, last - 1
+    return Span(start=start, end=end) if start < end else span
+
+
+def _is_symbol(code: InlineCode, text: str) -> bool:
+    is_copied = code.kind is CodeKind.PLACEHOLDER and code.target is None
+    return is_copied and not any(map(str.isalnum, text[code.source.start : code.source.end]))
 
 
 def _part_of(whole: ModelText, span: Span) -> ModelText:

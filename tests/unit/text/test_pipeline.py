@@ -413,6 +413,32 @@ def test_segments_have_the_tags_and_the_suffix_of_the_model() -> None:
     assert [segment.search.target_prefix for segment in segments] == [(2005, *TOKENIZER.encode("Ei")), (2005,)]
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("☃ Done", ["Done"]),
+        ("Done ☃", ["Done"]),
+        ("☃ ☃ ☃ Done ☃", ["Done"]),
+        ("☃\xa0Done.", ["Done."]),
+        ("☃ One. ☃ Two.", ["One.", "Two."]),
+        ("Go ☃ now", ["Go 2013 now"]),  # inside
+        ("Go ☃!", ["Go 2013!"]),
+        ("☃Go", ["2013 Go"]),  # joined with the word
+        ("{n} Go", ["2013 Go"]),  # a word
+        ("☃", []),
+        ("☃ {n} ☃", []),
+    ],
+)
+def test_symbols_at_the_edges_are_not_read(text: str, read: list[str]) -> None:
+    pipeline = make_pipeline(text)
+
+    assert sources(pipeline) == [read]
+    assert (
+        assembled(make_pipeline(text), *(make_result(make_hypothesis(part)) for part in read)).hypotheses[0].text
+        == text
+    )
+
+
 def test_tags_count_as_tokens() -> None:
     model = FakeModel(tokenizer=TaggedTokenizer(), max_source_tokens=6)
 
