@@ -1,6 +1,4 @@
-"""Configuration of all tests: no Hypothesis deadline, one PyTorch thread per worker, the checkout on the path of child
-processes.
-"""
+"""Configuration of all tests: Hypothesis, one PyTorch thread per worker, the checkout on the path of children."""
 
 import os
 from pathlib import Path
@@ -17,8 +15,13 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 _PATHS = (str(_CHECKOUT), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
-# A busy machine must not fail a property.
-settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine must not fail a property. CI tries more examples.
+settings.register_profile(
+    "dragoman",
+    deadline=None,
+    max_examples=100 if os.environ.get("CI") else 30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("dragoman")
 
 

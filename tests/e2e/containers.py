@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dragoman.client import TlsOptions, TranslationClient
 from loadtests.generator.metrics import scrape
-from tests.e2e.tools import run, wait_until
+from tests.e2e.tools import run
+from tests.waiting import wait_until
 
 TEXT: Final = "The weather is nice today."
 TRANSLATED_WORD: Final = "Wetter"

@@ -15,7 +15,8 @@ from dragoman_service.cli.keys import caller_entry
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.security.api_keys import new_key
 from loadtests.generator.metrics import scrape
-from tests.e2e.tools import DEPLOY, wait_until
+from tests.e2e.tools import DEPLOY
+from tests.waiting import wait_until
 
 MODELS: Final = DEPLOY / "models" / "dragoman_models"
 MODEL: Final = "en-de"

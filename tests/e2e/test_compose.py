@@ -24,7 +24,8 @@ from dragoman.client import DragomanError, UnauthenticatedError
 from tests.e2e.containers import TRANSLATED_WORD, Engine, post_text, translate
 from tests.e2e.processes import envoy_binary
 from tests.e2e.replicas import make_key
-from tests.e2e.tools import BUILD, DEPLOY, debian_packages, get, run, wait_until
+from tests.e2e.tools import BUILD, DEPLOY, debian_packages, get, run
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

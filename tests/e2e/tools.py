@@ -6,10 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -125,20 +124,6 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listening.getsockname()[1] for listening in sockets]
-
-
-def wait_until(is_reached: Callable[[], T], *, timeout_s: float, state: Callable[[], object] = str) -> T:
-    """Wait until a condition returns a true value and return it; otherwise fail with `state`, such as a log.
-
-    An OSError counts as false: a program that is starting does not listen yet.
-    """
-    until_s = time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(OSError):
-            if value := is_reached():
-                return value
-        assert time.monotonic() < until_s, f"condition not reached within {timeout_s:g} s\n{state()}"
-        time.sleep(_POLL_S)
 
 
 def get(url: str) -> tuple[int, str]:

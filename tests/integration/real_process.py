@@ -2,10 +2,8 @@
 
 import contextlib
 import socket
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.datatypes import Ports
+from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-_POLL_INTERVAL_S = 0.01
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
 CALL_S = 120.0  # below the time limit of a test
 # With these settings, a call of many sentences takes long.
@@ -68,9 +66,7 @@ def wait_until_in_flight(ports: Ports) -> None:
 
 def wait_for_sample(ports: Ports, line: str) -> None:
     """Wait until the server exposes a sample as this line."""
-    until_s = time.monotonic() + START_S
-    while line not in get(ports, "/metrics")[1].splitlines():
-        assert time.monotonic() < until_s, f"never exposed: {line}"
+    wait_until(lambda: line in get(ports, "/metrics")[1].splitlines())
 
 
 def worker_processes(parent: int) -> list[int]:
@@ -95,14 +91,6 @@ def command_line(pid: int) -> bytes:
 def is_gone(pid: int) -> bool:
     """Return whether a process has exited, even if its parent has not waited for it."""
     return _parent_and_state(pid)[1] in {"", "Z"}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Poll a condition of processes, which notify only their parents."""
-    until_s = time.monotonic() + STOP_S
-    while not holds():
-        assert time.monotonic() < until_s, f"never happened: {what}"
-        time.sleep(_POLL_INTERVAL_S)
 
 
 def _parent_and_state(pid: int) -> tuple[int, str]:

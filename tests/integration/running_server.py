@@ -36,9 +36,9 @@ from dragoman_service.security.api_keys import StoredKey
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.worker.worker import Worker
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
+from tests.waiting import until
 
 TEST_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
-_POLL_S = 0.001
 
 
 class HaltableModel(WrappedModel):
@@ -282,17 +282,6 @@ def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str
 def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
     """Return a request from English to German."""
     return pb.TranslateRequest(**{"texts": texts, "source_language": "en", "target_language": "de", **fields})
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Poll until a condition holds.
-
-    The sleep between polls releases the interpreter lock to the threads of the server; an event loop that yields
-    without sleeping takes the lock back before they wake up.
-    """
-    async with asyncio.timeout(TEST_TIMEOUT_S):
-        while not holds():
-            await asyncio.sleep(_POLL_S)
 
 
 class Refusal:

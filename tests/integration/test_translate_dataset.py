@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from dragoman_service.config import Settings
 from dragoman_service.dataset_translation.translators import EngineTranslator
 from dragoman_service.models.serving import ModelSettings
 from tests.integration.real_process import START_S, free_ports, process
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # Ray starts several times
 NUM_BLOCKS = 150
@@ -56,11 +56,8 @@ def started(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for(holds: Callable[[], bool], running: subprocess.Popen[str]) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_until(lambda: running.poll() is not None or holds(), timeout_s=WAIT_S)
+    assert running.poll() is None, running.communicate()
 
 
 def ray_processes(running: subprocess.Popen[str]) -> list[psutil.Process]:

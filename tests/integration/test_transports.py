@@ -14,9 +14,9 @@ from tests.integration.running_server import (
     caller_entry,
     listening_server,
     running_server,
-    until,
 )
 from tests.integration.transports import TRANSPORTS, Response, Transport
+from tests.waiting import until
 
 SENTENCE = "A man rides a bicycle."
 TEXT = "  A man rides a bicycle. Two children play.\n\n- The train.\r\n\t- Dr. Smith reads... a long letter?\n...\n"

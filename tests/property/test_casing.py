@@ -45,7 +45,7 @@ def _letters(text: str) -> str:
     return "".join(char for char in text if char.isalnum() or char == "\ufffc")
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, LANGUAGES)
 def test_sentence_case_changes_only_the_case(text: str, language: str) -> None:
     result = sentence_case(text, language=language)
@@ -55,7 +55,7 @@ def test_sentence_case_changes_only_the_case(text: str, language: str) -> None:
     assert _without_case(result).translate(normalize) == _without_case(text).translate(normalize)
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, LANGUAGES)
 def test_sentence_case_of_its_result_is_the_result(text: str, language: str) -> None:
     result = sentence_case(text, language=language)
@@ -63,7 +63,7 @@ def test_sentence_case_of_its_result_is_the_result(text: str, language: str) -> 
     assert sentence_case(result, language=language) == result
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(TEXTS)
 def test_a_filler_keeps_the_length(text: str) -> None:
     result = sentence_case(text, language="de", filler="\x7f")
@@ -102,7 +102,7 @@ def test_capitalizing_changes_at_most_one_letter(source: str, target: str) -> No
     assert result.lower() == target.lower() or len(result) != len(target)  # `ß` becomes `Ss`
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TEXTS, st.frozensets(st.characters(max_codepoint=0x250)))
 def test_readable_replaces_only_what_the_model_does_not_spell(text: str, spelled: frozenset[str]) -> None:
     result = readable(text, spelled.__contains__)
@@ -114,7 +114,7 @@ def test_readable_replaces_only_what_the_model_does_not_spell(text: str, spelled
     assert readable(result, spelled.__contains__) == result
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, TEXTS, TARGETS)
 def test_restored_quotes_change_no_letter_and_are_stable(source: str, target: str, language: str) -> None:
     result = restored_quotes(source, target, target_language=language)
@@ -123,7 +123,7 @@ def test_restored_quotes_change_no_letter_and_are_stable(source: str, target: st
     assert restored_quotes(source, result, target_language=language) == result
 
 
-@settings(max_examples=1000)
+@settings(max_examples=100)
 @given(TEXTS, TEXTS, TARGETS, TARGETS)
 def test_a_corrected_ending_changes_no_letter_and_is_stable(
     source: str, target: str, source_language: str, target_language: str

@@ -107,7 +107,7 @@ def is_cancelled(visit: Visit, step: int) -> bool:
     return visit.stays is not None and step - visit.joins_at >= visit.stays
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(VISITS, min_size=1, max_size=8))
 def test_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
     results = decode_together(visits)
@@ -121,7 +121,7 @@ def test_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
             assert visit.stays < alone.num_steps
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEGMENTS)
 def test_search_returns_one_to_num_hypotheses(segment: Segment) -> None:
     ended, search = decode_alone(segment), segment.search

@@ -58,7 +58,7 @@ def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Tra
     return asyncio.run(translator.translate(request, RequestContext())).translations[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_TEXTS, _PAIRS, _OPTIONS, st.integers(1, 5), st.integers(3, 40))
 @example("<A> {b}. C <d> e@f.org!", ("en", "de"), {}, 1, 40)
 def test_document_is_translated_like_a_text(
@@ -79,7 +79,7 @@ def test_document_is_translated_like_a_text(
     assert links == [link.source for link in whole.hypotheses[0].alignment]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(_TEXTS.filter(lambda text: "İ" not in text), _SOURCES, st.integers(1, 5))  # sentence case lacks `İ`
 @example("<A>", "en", 1)
 def test_text_between_sentences_is_copied(text: str, language: str, window: int) -> None:

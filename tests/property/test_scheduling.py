@@ -213,7 +213,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(ACTIONS, max_size=25),
     st.integers(1, 3),

@@ -36,7 +36,7 @@ def _assert_is_a_split(text: str, spans: list[Span]) -> None:
         copied_to = span.end
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, LANGUAGES)
 def test_joined_sentences_are_the_text(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
@@ -47,7 +47,7 @@ def test_joined_sentences_are_the_text(text: str, language: str) -> None:
     assert list(joined.spans) == spans
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, LANGUAGES, st.data())
 def test_sentences_between_ends_and_breaks_are_the_text(text: str, language: str, data: st.DataObject) -> None:
     positions = data.draw(st.lists(st.integers(0, len(text)), unique=True, max_size=6).map(sorted))
@@ -64,7 +64,7 @@ def test_sentences_between_ends_and_breaks_are_the_text(text: str, language: str
             assert not breaks.search(text, span.start, span.end)
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(TEXTS, LANGUAGES)
 def test_sentences_contain_every_letter_and_stay_on_their_line(text: str, language: str) -> None:
     spans = list(iterate_sentences(text, language=language))
@@ -101,7 +101,7 @@ def test_long_lines_are_split_where_short_ones_are(lengths: list[int]) -> None:
     assert _parts(line, spans) == sentences
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(TEXTS, st.integers(1, 20))
 def test_parts_of_a_long_sentence_fit_and_contain_every_letter(text: str, limit: int) -> None:
     for sentence in trim(text):

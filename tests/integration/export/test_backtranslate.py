@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.models.serving import bundled_models
 from dragoman_service.runtimes.settings import RuntimeSettings
+from tests.waiting import wait_until
 
 pytest.importorskip("pyarrow")  # not `ray`, which changes the log records of the process
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # Ray starts several times
@@ -39,11 +39,8 @@ def test_interrupted_backtranslation_continues(tmp_path: Path) -> None:
     words += ["--beam", "2", "--threads", "2", "--save-every", "5"]
 
     running = start(*words)
-    until_s = time.monotonic() + WAIT_S
-    while not list(parts.glob("part-*")):
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_until(lambda: running.poll() is not None or any(parts.glob("part-*")), timeout_s=WAIT_S)
+    assert running.poll() is None, running.communicate()
     running.terminate()
     _, errors = running.communicate(timeout=WAIT_S)
     assert running.returncode == SIGTERM_STATUS, errors

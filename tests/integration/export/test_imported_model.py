@@ -23,6 +23,8 @@ from tests.foreign_models import save_bart, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server
 from tests.tiny_bundle import SENTENCES
 
+pytestmark = pytest.mark.slow
+
 # Texts that the service passes on as they are: the tokenizers can spell the letters, and no ending is corrected.
 TEXTS = (
     *(sentence.rstrip(".") for sentence in SENTENCES[:4]),

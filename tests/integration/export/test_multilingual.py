@@ -57,6 +57,7 @@ def copied_chrf(path: Path) -> float:
     return float(sacrebleu.corpus_chrf(sources, [targets]).score)
 
 
+@pytest.mark.slow
 async def test_server_translates_every_pair_of_a_trained_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

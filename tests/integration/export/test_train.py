@@ -17,6 +17,8 @@ from dragoman_export.training.checkpoint import list_checkpoints
 from dragoman_export.training.report import Record, read_log
 from tests.unit.export.tiny_training import make_pairs, write_tsv
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 SHAPE = (

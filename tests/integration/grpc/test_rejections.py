@@ -7,7 +7,8 @@ import grpc
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server, until
+from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
+from tests.waiting import until
 from tests.without_gc import num_alive, without_gc
 
 TRANSLATE = "/dragoman.v1.TranslationService/Translate"

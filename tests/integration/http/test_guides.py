@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import pytest
 from dragoman import DecodingOptions, TranslationClient
 from dragoman_service.datatypes import Ports
 from tests.integration.real_process import CHECKOUT, START_S, free_ports, process
+from tests.waiting import wait_until
 
 OPERATIONS = [CHECKOUT / "docs" / "operations" / f"{name}.md" for name in ("compose", "container", "gpu", "kubernetes")]
 GUIDES = sorted({*(CHECKOUT / "docs" / "guides").glob("*.md")} - {CHECKOUT / "docs" / "guides" / "faq.md"})
@@ -161,10 +161,11 @@ class Reader:
                 start_new_session=True,
             )
         self.programs.append(program)
-        until_s = time.monotonic() + BLOCK_S
-        while program.poll() is None and not (block.is_server and "] ready " in log.read_text(encoding="utf-8")):
-            assert time.monotonic() < until_s, f"{block.place} still runs: {log.read_text(encoding='utf-8')}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: program.poll() is not None or (block.is_server and "] ready " in log.read_text(encoding="utf-8")),
+            timeout_s=BLOCK_S,
+            state=lambda: f"{block.place} still runs: {log.read_text(encoding='utf-8')}",
+        )
         output = log.read_text(encoding="utf-8")
         assert program.returncode == (None if block.is_server else 0), f"{block.place}: {output}"
         return output.replace(str(ports.grpc_port), "50051").replace(str(ports.http_port), "9464")
@@ -227,6 +228,7 @@ def is_shown(output: str, shown: str) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("openssl")), reason="needs curl and openssl")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_runs_as_written(page: Path, reader: Reader) -> None:
@@ -289,6 +291,7 @@ def test_block_that_is_not_run_states_what_it_needs(page: Path) -> None:
     assert {block.needs for block in blocks(page)} <= {None, *NEEDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["The old man has lost his keys in the garden.", "Where is the station?", "Hello, world!"]
 )

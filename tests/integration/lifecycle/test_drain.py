@@ -31,11 +31,11 @@ from tests.integration.real_process import (
     is_gone,
     long_request,
     process,
-    until,
     wait_for_sample,
     wait_until_in_flight,
     worker_processes,
 )
+from tests.waiting import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -163,4 +163,4 @@ def test_hanging_thread_does_not_keep_the_process(tiny_model: Path, tmp_path: Pa
         assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert server.wait(timeout_s=STOP_S) == 1
         assert "drain timed out" in server.log
-        until(lambda: is_gone(child), "the process that decodes is gone")
+        wait_until(lambda: is_gone(child))

@@ -16,8 +16,9 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import MANIFEST_NAME
 from dragoman_service.models.serving import SERVING_NAME
-from tests.integration.running_server import RunningServer, running_server, until
+from tests.integration.running_server import RunningServer, running_server
 from tests.tiny_bundle import build_tiny_bundle
+from tests.waiting import until
 
 NUM_SWAPS = 20
 NUM_CALLERS = 4

@@ -31,12 +31,12 @@ from tests.integration.real_process import (
     get,
     is_gone,
     process,
-    until,
     wait_for_sample,
     wait_until_in_flight,
     worker_processes,
 )
 from tests.tiny_bundle import SENTENCES
+from tests.waiting import wait_until
 
 DEADLINE_S = 1.0
 LOCAL = {"DRAGOMAN_RUNTIME__ISOLATION": "none"}
@@ -268,7 +268,7 @@ def test_worker_exits_with_a_killed_server(server: Server) -> None:
 
     server.running.send(signal.SIGKILL)
 
-    until(lambda: is_gone(worker), "the worker process exits")
+    wait_until(lambda: is_gone(worker))
     assert code_name(call) == "UNAVAILABLE"
 
 
@@ -297,7 +297,7 @@ def leader(tiny_model: Path) -> Iterator[ServerProcess]:
 def loading_worker(running: ServerProcess) -> int:
     """Wait for the worker process that loads a model."""
     running.wait_for("listening", timeout_s=START_S)
-    until(lambda: bool(worker_processes(running.pid)), "a worker process starts")
+    wait_until(lambda: bool(worker_processes(running.pid)))
     (worker,) = worker_processes(running.pid)
     return worker
 
@@ -314,7 +314,7 @@ def test_signal_to_the_process_group_ends_all_processes_with_exit_code_0(
     os.killpg(leader.pid, number)
 
     assert leader.wait(timeout_s=STOP_S) == 0
-    until(lambda: is_gone(worker), "the worker process exits")
+    wait_until(lambda: is_gone(worker))
     assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
@@ -325,7 +325,7 @@ def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(leader
     leader.send(signal.SIGTERM)
 
     assert leader.wait(timeout_s=STOP_S) == 0
-    until(lambda: is_gone(worker), "the worker process exits")
+    wait_until(lambda: is_gone(worker))
     assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.integration.observability.otlp_collector import Collector, running_collector
-from tests.integration.running_server import RunningServer, observed_server, request, until
+from tests.integration.running_server import RunningServer, observed_server, request
+from tests.waiting import until
 
 SERVICE = "/dragoman.v1.TranslationService"
 SERVICES = pb.DESCRIPTOR.services_by_name.values()

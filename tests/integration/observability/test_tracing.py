@@ -14,7 +14,8 @@ from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
 from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
 from tests.integration.real_process import free_ports
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, observed_server, request, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, observed_server, request
+from tests.waiting import until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"

@@ -28,8 +28,8 @@ from tests.integration.running_server import (
     refusal,
     request,
     running_server,
-    until,
 )
+from tests.waiting import until
 
 SHOP, OPS, SLOW, STRANGER = (new_key() for _ in range(4))
 DENIED, UNAUTHENTICATED = "PERMISSION_DENIED", "UNAUTHENTICATED"

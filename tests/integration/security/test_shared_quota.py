@@ -27,9 +27,9 @@ from tests.integration.running_server import (
     caller_entry,
     refusal,
     running_server,
-    until,
 )
 from tests.redis_server import RedisServer, redis_server
+from tests.waiting import until
 
 ONCE, WORDS = new_key(), new_key()
 CALLERS = caller_entry("once", ONCE, requests_per_s=0.001) + caller_entry("words", WORDS, tokens_per_min=0.06)

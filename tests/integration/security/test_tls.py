@@ -17,7 +17,8 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server
+from tests.waiting import until
 
 FAST = {"tls__reload_interval_s": 0.01}
 FAILURES = "dragoman_certificate_reload_failures_total"

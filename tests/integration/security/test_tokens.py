@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, running_server, until
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, running_server
+from tests.waiting import until
 
 ISSUER = "https://login.example.com"
 OLD_KEY, NEW_KEY = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()

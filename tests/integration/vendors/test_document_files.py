@@ -22,10 +22,10 @@ from tests.integration.running_server import (
     bearer,
     http_client,
     running_server,
-    until,
     write_callers,
 )
 from tests.integration.vendors.vendor_clients import TEXTS, translated, with_deepl
+from tests.waiting import until
 
 FORM = {"source_lang": "EN", "target_lang": "DE"}
 LIBRE_FORM = {"source": "en", "target": "de"}

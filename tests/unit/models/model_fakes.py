@@ -1,7 +1,6 @@
 """Fake bundles and schedulers, and a repository of them."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,11 +117,3 @@ def resolved(repository: ModelRepository, model: str = "", source: str = "en", t
 def states(repository: ModelRepository) -> dict[str, str]:
     """Return the state of each `name/version`."""
     return {f"{status.name}/{status.version}": status.state.value for status in repository.list_models()}
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds that depends on another thread."""
-    ends_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < ends_s, "condition not met in 30 s"
-        time.sleep(0.001)

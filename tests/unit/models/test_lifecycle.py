@@ -32,10 +32,10 @@ from tests.unit.models.model_fakes import (
     make_runtime,
     resolved,
     states,
-    until,
     write_bundle,
     write_serving,
 )
+from tests.waiting import wait_until
 
 _STATES: dict[str, ModelState | None] = {"absent": None, **{state.value: state for state in ModelState}}
 _ALLOWED = {
@@ -133,7 +133,7 @@ def test_old_version_takes_requests_while_new_one_is_loaded(tmp_path: Path) -> N
     write_bundle(tmp_path, "tiny/2")
     with ThreadPoolExecutor(2) as pool:
         loads = [pool.submit(repository.load, "tiny/2") for _ in range(2)]  # the second waits for the first
-        until(lambda: states(repository).get("tiny/2") == "loading")
+        wait_until(lambda: states(repository).get("tiny/2") == "loading")
 
         assert resolved(repository, "tiny") == "tiny/1"
         with pytest.raises(StartingError):
@@ -162,7 +162,7 @@ def test_unloaded_version_stays_usable_while_referenced(tmp_path: Path) -> None:
     assert isinstance(scheduler, FakeScheduler)
     with ThreadPoolExecutor(1) as pool:
         unload = pool.submit(repository.unload, "tiny/2")
-        until(lambda: states(repository)["tiny/2"] == "draining")
+        wait_until(lambda: states(repository)["tiny/2"] == "draining")
 
         assert resolved(repository, "tiny") == "tiny/1"
         with pytest.raises(DrainingError):
@@ -182,7 +182,7 @@ def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> Non
     model = repository.resolve("tiny/2", "en", "de")
     with ThreadPoolExecutor(1) as pool:
         unload = pool.submit(repository.unload, "tiny/2")
-        until(lambda: states(repository)["tiny/2"] == "draining")
+        wait_until(lambda: states(repository)["tiny/2"] == "draining")
 
         repository.stop()
 
@@ -334,7 +334,7 @@ def test_concurrent_unloads_of_a_version_unload_it_once(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", load=lambda *_: make_runtime(scheduler))
     with ThreadPoolExecutor(2) as pool:
         unloads = [pool.submit(repository.unload, "tiny/1") for _ in range(2)]
-        until(lambda: states(repository) == {"tiny/1": "draining"})
+        wait_until(lambda: states(repository) == {"tiny/1": "draining"})
         scheduler.may_drain.set()
 
         outcomes = [unload.exception(timeout=30) for unload in unloads]

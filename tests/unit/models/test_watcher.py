@@ -27,15 +27,15 @@ from tests.unit.models.model_fakes import (
     make_repository,
     resolved,
     states,
-    until,
     write_bundle,
     write_serving,
 )
+from tests.waiting import wait_until
 
 
 def settled(repository: ModelRepository) -> dict[str, str]:
     """Return the state of each version once nothing is being unloaded."""
-    until(lambda: "draining" not in states(repository).values())
+    wait_until(lambda: "draining" not in states(repository).values())
     return states(repository)
 
 
@@ -200,10 +200,10 @@ def test_endless_load_does_not_block_other_models(tmp_path: Path) -> None:
     write_bundle(tmp_path, "good/1", pair="fr de")
 
     begin(repository.refresh, waits=False).result(TIMEOUT_S)
-    until(lambda: states(repository).get("good/1") == "ready")
+    wait_until(lambda: states(repository).get("good/1") == "ready")
     write_bundle(tmp_path, "later/1", pair="it de")
     begin(repository.refresh, waits=False).result(TIMEOUT_S)
-    until(lambda: states(repository).get("later/1") == "ready")
+    wait_until(lambda: states(repository).get("later/1") == "ready")
 
     assert states(repository)["bad/1"] == "loading"
     may_end.set()

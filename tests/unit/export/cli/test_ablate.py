@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from dragoman_export.training.checkpoint import checkpoint_path, load_checkpoint
 from dragoman_export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
 from dragoman_export.training.report import read_log
 from tests.unit.export.tiny_training import tiny_vocabulary, write_tsv
+from tests.waiting import wait_until
 
 _TEXT = (ParallelFiles(source=Path("absent.tsv")),)
 _BASE = RunConfig(model=PRESETS["base"], training=TRAINING_PRESETS["base"], data=DataConfig(train=_TEXT, dev=_TEXT))
@@ -93,6 +93,7 @@ def _state(folder: Path) -> Any:
     return load_checkpoint(checkpoint_path(folder / "checkpoints", 6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"dropout": 0.3}, {"key_dim": 4}])
 def test_interrupted_row_equals_an_uninterrupted_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     row, (begun, whole) = Variant(name="X", changes=changes), (tmp_path / name for name in ("begun", "whole"))
@@ -149,14 +150,12 @@ def test_signal_ends_all_trainings_and_they_continue(tmp_path: Path, number: int
     with subprocess.Popen(
         [sys.executable, "-m", "dragoman_export", *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        while process.poll() is None and not list((base / "checkpoints").glob("step-*.pt")):
-            os.sched_yield()
+        wait_until(lambda: process.poll() is not None or list((base / "checkpoints").glob("step-*.pt")))
         process.send_signal(number)
         process.communicate()
 
     assert process.returncode == status
-    while not _reasons(base):
-        os.sched_yield()
+    wait_until(lambda: _reasons(base))
     assert not (base / "ablation.json").exists()
     assert main(_command(tmp_path, "--rows", "base", max_steps=3)) == 0
     assert _reasons(base) == ["SIGTERM", "max-steps"]
