@@ -115,7 +115,7 @@ USER 65532:65532
 EXPOSE 50051 8080 9464
 
 # The first check runs after one interval, so a short interval reports healthy sooner. The check imports no packages (-S), so
-# that it takes 0.04 s of a core; `dragoman probe` takes 0.14 s.
+# that it takes 0.04 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
     CMD ["/opt/venv/bin/python", "-I", "-S", "-c", "import os, urllib.request as http; \
 http.urlopen('http://127.0.0.1:' + os.environ['DRAGOMAN_HTTP__METRICS_PORT'] + '/readyz', timeout=4)"]

@@ -43,7 +43,6 @@ COMMANDS: Mapping[str, Command] = {  # by name
     ),
     "models": Command("list, load, unload or label the models of a running server"),
     "keys": Command("create an API key, check a callers file", extra="serve", modules=("pydantic",)),
-    "probe": Command("check whether a server is ready, for health checks", extra="serve", modules=("grpc_health",)),
     "doctor": Command("check an installation and its settings", extra="serve", modules=_SERVE),
     "demo": Command("start a server with the bundled models, translate, stop it", extra="serve", modules=_SERVE),
     "export": Command(

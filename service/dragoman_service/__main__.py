@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS = ("serve", "translate", "translate-dataset", "models", "demo", "keys", "probe", "doctor")
+COMMANDS = ("serve", "translate", "translate-dataset", "models", "demo", "keys", "doctor")
 """Each is a module of `dragoman_service.cli`, with `_` for `-`, except `translate`, which is part of the client."""
 
 

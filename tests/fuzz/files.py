@@ -16,7 +16,6 @@ from onnx import TensorProto, helper
 
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, load_manifest
 from dragoman_service.bundle.manifest import Manifest
-from dragoman_service.cli.probe import own_server
 from dragoman_service.config import Settings, load_settings, setting_fields, settings_of_model
 from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.serving import SERVING_NAME, ServingSettings, check_on_disk, read_serving
@@ -83,12 +82,10 @@ def check_callers(content: bytes) -> None:
 
 
 def check_settings(content: bytes) -> None:
-    """Read a settings file, as the server and as its probe does."""
+    """Read a settings file."""
     path = _written("service.toml", content)
     with _rejects_with(ConfigError, content=content):
         load_settings(file=path)
-    with _rejects_with(ValueError, content=content):
-        own_server({"DRAGOMAN_CONFIG": str(path)})
 
 
 def check_environment(content: bytes) -> None:
@@ -97,8 +94,6 @@ def check_environment(content: bytes) -> None:
     variables = {name: value for name, _, value in (line.partition("=") for line in lines)}
     with _rejects_with(ConfigError, content=content):
         load_settings(environment=variables)
-    with _rejects_with(OSError, ValueError, content=content):
-        own_server(variables)
 
 
 def check_serving(content: bytes) -> None:

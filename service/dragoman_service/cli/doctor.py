@@ -1,22 +1,21 @@
 """`doctor`: check an installation and its settings."""
 
 import argparse
+import http.client
 import json
 import os
 import platform
 import resource
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from dragoman_service.cli.probe import http_fault, reachable_host
 from dragoman_service.config import CONFIG_VARIABLE, Settings, load_settings, settings_of_model
 from dragoman_service.errors import BundleError, ConfigError, EngineError
 from dragoman_service.http_api.server import listening_socket
@@ -45,13 +44,11 @@ Prints one line for each check: OK, WARN (the server starts, but something is wo
 not start, or not as configured), with what to do. The exit status is 1 if a check is FAIL, otherwise 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Result of a check."""
 
     status: Literal["OK", "WARN", "FAIL"]
     detail: str
-    fix: str = ""  # command or setting; empty if nothing is to be done
 
 
 def add_parser(commands: Any) -> None:
@@ -71,33 +68,35 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run all checks; return the exit status."""
     listed = []
-    for name, finding in findings(file=arguments.config, models=arguments.models):
-        listed.append({"name": name, **asdict(finding)})
+    for name, finding, fix in findings(file=arguments.config, models=arguments.models):
+        check = {"name": name, **finding._asdict(), "fix": "" if finding.status == "OK" else fix}
+        listed.append(check)
         if not arguments.json:
-            fix = f"; fix: {finding.fix}" if finding.fix else ""
-            print(f"{finding.status:4}  {name:11}  {finding.detail}{fix}", flush=True)
+            suffix = f"; fix: {check['fix']}" if check["fix"] else ""
+            print(f"{finding.status:4}  {name:11}  {finding.detail}{suffix}", flush=True)
     has_failed = any(check["status"] == "FAIL" for check in listed)
     if arguments.json:
         print(json.dumps({"ok": not has_failed, "checks": listed}))
     return int(has_failed)
 
 
-def findings(*, file: Path | None, models: str | None) -> Iterator[tuple[str, Finding]]:
-    """Yield name and result of each check. Invalid settings end the checks, because the others depend on them."""
-    yield "packages", packages()
+def findings(*, file: Path | None, models: str | None) -> Iterator[tuple[str, Finding, str]]:
+    """Yield name, result and fix of each check. Invalid settings end the checks, because the others depend on them."""
+    yield "packages", packages(), "in a new environment, install dragoman[serve] or dragoman[gpu]"
     origin = str(file or os.environ.get(CONFIG_VARIABLE) or "defaults, environment and flags")
     try:
         settings = load_settings(file=file, environment=os.environ, flags={"models.directory": models})
     except ConfigError as error:
-        yield "settings", Finding("FAIL", str(error), f"change {error.setting}")
+        yield "settings", Finding("FAIL", str(error)), f"change {error.setting}"
         return
-    yield "settings", Finding("OK", f"{origin}: valid")
-    for check in (engine, gpu, bundles, ports, callers, tls, connections):
+    yield "settings", Finding("OK", f"{origin}: valid"), ""
+    for check, fix in CHECKS.items():
         try:
-            yield from ((check.__name__, finding) for finding in check(settings))
-        except (ConfigError, OSError) as error:
-            fix = f"change {error.setting}" if isinstance(error, ConfigError) else ""
-            yield check.__name__, Finding("FAIL", str(error), fix)
+            yield from ((check.__name__, finding, fix) for finding in check(settings))
+        except ConfigError as error:
+            yield check.__name__, Finding("FAIL", str(error)), f"change {error.setting}"
+        except OSError as error:
+            yield check.__name__, Finding("FAIL", str(error)), fix
 
 
 def packages(version_of: Callable[[str], str] = version) -> Finding:
@@ -110,13 +109,12 @@ def packages(version_of: Callable[[str], str] = version) -> Finding:
     detail = f"{detail}; Python {platform.python_version()} on {platform.machine()}"
     own = found.get("dragoman")
     if own is None:
-        return Finding("WARN", f"dragoman is not installed: {detail}", "pip install 'dragoman[serve]'")
+        return Finding("WARN", f"dragoman is not installed: {detail}")
     if "onnxruntime" in found and "onnxruntime-gpu" in found:
-        fix = "pip uninstall onnxruntime onnxruntime-gpu, then install one of dragoman[serve] and dragoman[gpu]"
-        return Finding("FAIL", f"two distributions of ONNX Runtime overwrite each other: {detail}", fix)
+        return Finding("FAIL", f"two distributions of ONNX Runtime overwrite each other: {detail}")
     has_models = found.get("dragoman-models", own).split(".")[:2] == own.split(".")[:2]
     if found.get("dragoman-native", own) != own or not has_models:
-        return Finding("FAIL", f"versions differ: {detail}", f"pip install 'dragoman[serve]=={own}'")
+        return Finding("FAIL", f"versions differ: {detail}")
     return Finding("OK", detail)
 
 
@@ -127,20 +125,18 @@ def engine(settings: Settings) -> Iterator[Finding]:
         yield Finding("OK", "ONNX Runtime (runtime.engine)")
         return
     is_required = runtime.engine == "native" or runtime.instruction_set != "auto"
-    fix = 'pip install --force-reinstall dragoman-native, or runtime.engine = "onnxruntime"'
     try:
         available = load_library().instruction_sets
     except (BackendUnsupportedError, EngineError) as error:
         has_failed = is_required or isinstance(error, EngineError)  # an error of the self-test ends the server
-        yield Finding("FAIL" if has_failed else "WARN", f"the native engine is not usable: {error}", fix)
+        yield Finding("FAIL" if has_failed else "WARN", f"the native engine is not usable: {error}")
         return
     chosen = runtime.instruction_set if runtime.instruction_set != "auto" else next(iter(available), None)
     if chosen in available:
         yield Finding("OK", f"native engine with {chosen}; {num_cores()} cores with {' '.join(available)}")
     else:
         detail = f"runtime.instruction_set is {runtime.instruction_set}; the CPU has {' '.join(available) or 'none'}"
-        fix = 'runtime.instruction_set = "auto", or runtime.engine = "onnxruntime"'
-        yield Finding("FAIL" if is_required else "WARN", detail, fix)
+        yield Finding("FAIL" if is_required else "WARN", detail)
 
 
 def gpu(settings: Settings, find_fault: Callable[[int], str | None] = cuda_fault) -> Iterator[Finding]:
@@ -151,10 +147,7 @@ def gpu(settings: Settings, find_fault: Callable[[int], str | None] = cuda_fault
         return
     for index in range(runtime.device_index, runtime.device_index + runtime.num_replicas):
         fault = find_fault(index)
-        if fault:
-            yield Finding("FAIL", fault, 'correct the cause, or runtime.device = "cpu"')
-        else:
-            yield Finding("OK", f"GPU {index} is usable")
+        yield Finding("FAIL", fault) if fault else Finding("OK", f"GPU {index} is usable")
 
 
 def bundles(settings: Settings) -> Iterator[Finding]:
@@ -169,10 +162,8 @@ def bundles(settings: Settings) -> Iterator[Finding]:
                 bundle = open_version(on_disk.directory / number)
                 placement = place(bundle, runtime)
                 size = bundle.weights_bytes(placement.precision)
-            except ConfigError as error:
-                yield Finding("FAIL", f"{name}/{number}: {error}", f"change {error.setting}")
-            except BundleError as error:
-                yield Finding("FAIL", f"{name}/{number}: {error}", "copy the bundle again")
+            except (BundleError, ConfigError) as error:
+                yield Finding("FAIL", f"{name}/{number}: {error}")
             else:
                 weights_bytes += size * runtime.num_replicas
                 pairs = [" to ".join(pair) for pair in bundle.manifest.languages().pairs_served()]
@@ -187,8 +178,7 @@ def memory(weights_bytes: int, available_bytes: int) -> Finding:
     detail = f"{available_bytes // _MIB} MiB of memory available, {weights_bytes // _MIB} MiB of weights"
     if available_bytes >= 2 * weights_bytes:
         return Finding("OK", detail)
-    fix = "raise the memory limit, or load fewer versions (`versions` in serving.toml)"
-    return Finding("WARN" if available_bytes >= weights_bytes else "FAIL", detail, fix)
+    return Finding("WARN" if available_bytes >= weights_bytes else "FAIL", detail)
 
 
 def available_memory() -> int:
@@ -213,13 +203,25 @@ def ports(settings: Settings) -> Iterator[Finding]:
         try:
             listening_socket(host, port, setting=setting).close()
         except ConfigError as error:
-            probe = f"{reachable_host(monitoring.host)}:{monitoring.port}"
-            if http_fault(probe, timeout_s=_PROBE_TIMEOUT_S) is None:
-                yield Finding("OK", f"{setting}: {host}:{port} is in use, and a server on {probe} is ready")
+            if _is_ready(monitoring.host, monitoring.port):
+                yield Finding("OK", f"{setting}: {host}:{port} is in use, and a server on this machine is ready")
             else:
-                yield Finding("FAIL", str(error), f"stop the process on the port (ss -ltnp), or change {setting}")
+                yield Finding("FAIL", str(error))
         else:
             yield Finding("OK", f"{setting}: {host}:{port} is free")
+
+
+def _is_ready(host: str, port: int) -> bool:
+    # A wildcard address is reached on the loopback address.
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))  # noqa: S104 - no address to bind
+    connection = http.client.HTTPConnection(reachable, port, timeout=_PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def callers(settings: Settings) -> Iterator[Finding]:
@@ -232,9 +234,7 @@ def callers(settings: Settings) -> Iterator[Finding]:
     elif has_certificates or is_loopback(settings.grpc.host):
         yield Finding("OK", "no keys are required (access.callers_file is unset)")
     else:
-        fix = "access.callers_file; `dragoman keys new` creates keys"
-        yield Finding("WARN", "every client that reaches the port is accepted (access.allow_unauthenticated)", fix)
-    yield from _permissions(access.callers_file, access.quota_store_url_file)
+        yield Finding("WARN", "every client that reaches the port is accepted (access.allow_unauthenticated)")
 
 
 def tls(settings: Settings) -> Iterator[Finding]:
@@ -246,8 +246,7 @@ def tls(settings: Settings) -> Iterator[Finding]:
     for certificate, expiry_s in expiries_s.items():
         days = int((expiry_s - time.time()) // 86400)
         detail = f"{certificate} certificate: {days} days until it expires"
-        yield Finding("OK", detail) if days >= _MIN_CERTIFICATE_DAYS else Finding("WARN", detail, "renew it")
-    yield from _permissions(settings.tls.private_key_file)
+        yield Finding("OK" if days >= _MIN_CERTIFICATE_DAYS else "WARN", detail)
 
 
 def connections(settings: Settings) -> Iterator[Finding]:
@@ -255,15 +254,28 @@ def connections(settings: Settings) -> Iterator[Finding]:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     number = settings.grpc.max_connections + settings.http.max_connections
     detail = f"{limit} open files allowed, {number} connections (grpc.max_connections + http.max_connections)"
-    if limit == resource.RLIM_INFINITY or limit > number:
-        yield Finding("OK", detail)
-    else:
-        yield Finding("WARN", detail, f"ulimit -n {2 * number} (systemd: LimitNOFILE), or fewer connections")
+    yield Finding("OK" if limit == resource.RLIM_INFINITY or limit > number else "WARN", detail)
 
 
-def _permissions(*paths: Path | None) -> Iterator[Finding]:
-    for path in filter(None, paths):
+def permissions(settings: Settings) -> Iterator[Finding]:
+    """Check that only the server's user and group can read files with secrets."""
+    access = settings.access
+    for path in filter(None, (access.callers_file, access.quota_store_url_file, settings.tls.private_key_file)):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o027:
-            detail = f"{path} has mode {mode:o}: other users can read it, or its group can change it"
-            yield Finding("WARN", detail, f"chmod 640 {path}")
+            yield Finding("WARN", f"{path} has mode {mode:o}: other users can read it, or its group can change it")
+        else:
+            yield Finding("OK", f"{path} has mode {mode:o}")
+
+
+CHECKS: Final[Mapping[Callable[[Settings], Iterator[Finding]], str]] = {
+    engine: 'reinstall dragoman-native, runtime.instruction_set = "auto", or runtime.engine = "onnxruntime"',
+    gpu: 'correct the cause, or runtime.device = "cpu"',
+    bundles: "copy the bundle again, raise the memory limit, or load fewer versions (`versions` in serving.toml)",
+    ports: "stop the process on the port (ss -ltnp), or change the setting",
+    callers: "access.callers_file; `dragoman keys new` creates keys",
+    tls: "renew the certificate",
+    permissions: "chmod 640",
+    connections: "raise the limit (ulimit -n, LimitNOFILE of systemd), or allow fewer connections",
+}
+"""Checks of valid settings, with the fix if they find a fault."""

@@ -3,8 +3,6 @@
 import json
 import re
 import signal
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +15,12 @@ from dragoman.client.results import Translation
 from dragoman_export.__main__ import main as export
 from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.cli.probe import http_fault
 from dragoman_service.cli.server_process import ServerProcess
+from dragoman_service.datatypes import Ports
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
+from tests.integration.real_process import get, until
 
 MODELS = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models"
 BUNDLE = MODELS / "en-de" / "1"
@@ -89,12 +88,10 @@ def test_document_without_a_source_language_is_translated(client: TranslationCli
 
 def test_server_is_ready_once_all_bundled_models_are_ready() -> None:
     with ServerProcess() as server:
-        address = f"127.0.0.1:{server.wait_for('listening', timeout_s=START_TIMEOUT_S)['http_port']}"
-        until_s = time.monotonic() + START_TIMEOUT_S
-        while http_fault(address, timeout_s=START_TIMEOUT_S) is not None:
-            assert time.monotonic() < until_s
-        with urllib.request.urlopen(f"http://{address}/v1/models") as response:
-            models = json.load(response)["models"]
+        record = server.wait_for("listening", timeout_s=START_TIMEOUT_S)
+        ports = Ports(**{name: record[name] for name in ("grpc_port", "http_port", "metrics_port")})
+        until(lambda: get(ports, "/readyz")[0] == 200, "the server is ready")
+        models = json.loads(get(ports, "/v1/models")[1])["models"]
 
     assert [(model["name"], [version["state"] for version in model["versions"]]) for model in models] == [
         ("de-en", ["MODEL_STATE_READY"]),
