@@ -5,12 +5,12 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import PurePath
 from typing import Final
+from weakref import WeakValueDictionary
 
 from dragoman.documents.content import FileSegment
 from dragoman.documents.formats import FORMATS
@@ -236,44 +236,23 @@ class DocumentJobs:
 
 
 class FairSlots:
-    """Semaphore that admits callers with the fewest running documents first, then the oldest documents."""
+    """Slots for documents.
+
+    A document waits for a slot of its caller first, and then for a slot of all callers, where the oldest goes first. So
+    a caller with many documents does not delay the others.
+    """
 
     def __init__(self, *, total: int, per_caller: int) -> None:
-        self._total = total
+        self._slots = asyncio.Semaphore(total)
         self._per_caller = per_caller
-        self._running: Counter[str] = Counter()
-        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._caller_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @contextlib.asynccontextmanager
     async def taken(self, caller: str) -> AsyncIterator[None]:
         """Wait for a slot and hold it."""
-        may_run = asyncio.get_running_loop().create_future()
-        waiting = (caller, may_run)
-        self._waiting.append(waiting)
-        self._admit()
-        try:
-            await may_run
+        caller_slots = self._caller_slots.setdefault(caller, asyncio.Semaphore(self._per_caller))
+        async with caller_slots, self._slots:
             yield
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            else:
-                self._running[caller] -= 1
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._running.total() < self._total:
-            free = [
-                waiting
-                for waiting in self._waiting
-                if self._running[waiting[0]] < self._per_caller and not waiting[1].cancelled()
-            ]
-            if not free:
-                return
-            admitted = min(free, key=lambda waiting: self._running[waiting[0]])  # the first of equals is the oldest
-            self._waiting.remove(admitted)
-            self._running += Counter([admitted[0]])
-            admitted[1].set_result(None)
 
 
 class _Progress:
