@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from dragoman_service.http_api.connection import READ_BYTES, Connection
+from dragoman_service.http_api.connection import READ_BYTES, HttpConnection
 from dragoman_service.http_api.settings import HttpSettings
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -87,12 +87,12 @@ class Wire:
     """Feeds a connection slice by slice like an event loop, and stops while reading is paused."""
 
     def __init__(self, app: ASGIApp) -> None:
-        config = Config(app, http=Connection, ws="none", lifespan="off", log_config=None, interface="asgi3")
+        config = Config(app, http=HttpConnection, ws="none", lifespan="off", log_config=None, interface="asgi3")
         config.load()
         self.transport = FakeTransport()
         self.unread: deque[bytes] = deque()
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self.connection = Connection(
+        self.connection = HttpConnection(
             config,
             ServerState(),
             peer="ipv4:127.0.0.1:1",

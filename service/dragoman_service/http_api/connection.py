@@ -39,7 +39,7 @@ _MAX_DISCARDED_BYTES = 64 * 1024
 _FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
 
 
-class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
+class HttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
     """Parses requests and runs the application for each; closes the connection if the client is too slow.
 
     llhttp, the parser of httptools, rejects bare LF, folded headers, repeated or invalid Content-Length, and
@@ -54,7 +54,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         peer: str,
         settings: HttpSettings,
         read_buffer: memoryview,
-        forget: Callable[["Connection"], None],
+        forget: Callable[["HttpConnection"], None],
     ) -> None:
         """Create the protocol of an accepted socket.
 

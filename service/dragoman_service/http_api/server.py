@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from dragoman_service.errors import ConfigError
-from dragoman_service.http_api.connection import READ_BYTES, Connection
+from dragoman_service.http_api.connection import READ_BYTES, HttpConnection
 from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.security.authentication import peer_name
 
@@ -50,7 +50,7 @@ class HttpServer:
         self._tls = tls
         self._config = Config(
             app,
-            http=Connection,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -60,12 +60,12 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             reset_contextvars=True,  # a request must not log the fields of the previous one
-            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # after the timer of Connection
+            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # after the timer of HttpConnection
         )
         self._config.load()
         self._state = ServerState()
         self._read_buffer = memoryview(bytearray(READ_BYTES))
-        self._connections: dict[Connection, None] = {}  # oldest first
+        self._connections: dict[HttpConnection, None] = {}  # oldest first
         self._is_empty = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
         self._socket = listening_socket(settings.host, settings.port, setting=setting)
@@ -117,7 +117,7 @@ class HttpServer:
         if not self._make_space(peer_name(peer)):
             accepted.close()
             return
-        connection = Connection(
+        connection = HttpConnection(
             self._config,
             self._state,
             peer=peer,
@@ -128,7 +128,7 @@ class HttpServer:
         self._connections[connection] = None
         connection.opening = asyncio.create_task(self._opened(connection, accepted))
 
-    async def _opened(self, connection: Connection, accepted: socket.socket) -> None:
+    async def _opened(self, connection: HttpConnection, accepted: socket.socket) -> None:
         if connection.is_ended:
             accepted.close()
             return
@@ -157,7 +157,7 @@ class HttpServer:
         (oldest or candidates[0]).end()
         return True
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._is_empty.set()

@@ -64,7 +64,7 @@ class VersionPolicy:
         pinned = self._pinned()
         return pinned if pinned in versions else None
 
-    def why_no_default(self) -> str:
+    def no_default_reason(self) -> str:
         """Return the reason why a model with ready versions has no default version."""
         pinned = self._pinned()
         rule = f"its default version is {self.serving.default_version}"
@@ -268,12 +268,12 @@ class ModelRegistry:
         others = [(other, languages) for other, languages in others if languages.has_source(source.lower())]
 
         @cache
-        def wins(*rivals: str) -> bool:
+        def ranks_above(*rivals: str) -> bool:
             return self._pair_default([entry, *(self.entries[rival] for rival in rivals)]) is entry
 
         def is_default(target: str) -> bool:
             pair = source.lower(), target.lower()
-            return wins(*(other.full_name for other, languages in others if languages.find(*pair)))
+            return ranks_above(*(other.full_name for other, languages in others if languages.find(*pair)))
 
         return is_default
 
@@ -300,7 +300,7 @@ class ModelRegistry:
             default = self.default_version(reference.name)
             entries = [entry for entry in entries if entry.version == default] or entries
             if default is None and any(entry.is_ready for entry in entries):
-                raise ModelStateError(reference.name, self.policy(reference.name).why_no_default())
+                raise ModelStateError(reference.name, self.policy(reference.name).no_default_reason())
         ready = [entry for entry in entries if entry.is_ready]
         if not ready:
             raise self._unavailable(entries)
@@ -318,7 +318,7 @@ class ModelRegistry:
     def _unavailable(self, entries: Sequence[ModelVersionEntry]) -> DragomanError:
         if ready := [entry for entry in entries if entry.is_ready]:
             name = min(entry.name for entry in ready)
-            return ModelStateError(name, self.policy(name).why_no_default())
+            return ModelStateError(name, self.policy(name).no_default_reason())
         states = {entry.state for entry in entries}
         if ModelState.LOADING in states:
             return StartingError()
