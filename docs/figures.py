@@ -27,7 +27,7 @@ PAGES = sorted(
     path
     for path in (
         *CHECKOUT.glob("*.md"),
-        *(CHECKOUT / "deploy" / "models").rglob("*.md"),
+        *(CHECKOUT / "deploy" / "models" / "dragoman_models").rglob("*.md"),
         *(CHECKOUT / "docs").rglob("*.md"),
     )
     if path.parent.name != "reference" and path.name != "CHANGELOG.md"
@@ -80,29 +80,6 @@ SCENARIOS = {  # figures of the result line
 }
 WEAK_LOSS = 3.0  # of chrF, from which a change counts as a weakness
 WEAK_SHARE = 0.01
-POSITIONAL_SHARE = 0.9  # of the largest weights of a positional head (Voita et al. 2019, arXiv:1905.09418)
-HEADS = {  # places, by stack
-    "encoder": {place: f"encoder: {place} token" for place in ("previous", "same", "next")},
-    "decoder": {"previous": "decoder: token before the last one", "same": "decoder: last token"},
-    "cross": {"aligned": "cross-attention: aligned source word"},
-}
-ABLATIONS = {  # rows of `dragoman export ablate`
-    "base": "base",
-    "base-seed-2": "base, second seed",
-    "base-seed-3": "base, third seed",
-    "A-num_heads-1": "1 head",
-    "A-num_heads-2": "2 heads",
-    "A-num_heads-8": "8 heads",
-    "B-key_dim-8": "keys of size 8, not 32",
-    "B-key_dim-16": "keys of size 16, not 32",
-    "D-dropout-0.0": "no dropout",
-    "D-dropout-0.1": "dropout 0.1",
-    "D-label_smoothing-0.0": "no label smoothing",
-    "E-positions-learned-max_positions-256": "learned positions",
-    "E-positions-rotary": "rotary positions",
-    "E-positions-none": "no positions",
-    "F-norm-post": "post-norm, as in the paper",
-}
 TEST_SETS = {
     "tatoeba": "tatoeba-test-v2021-08-07",
     "documentation": "software documentation",
@@ -430,58 +407,6 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}"
 
 
-def heads_table(*models: str) -> str:
-    """Return the heads with the largest share on each place, by model and stack."""
-    rows = []
-    for model in models:
-        stacks = FIGURES["attention"]["values"][model]
-        for stack, places in HEADS.items():
-            uniform, heads = _heads(stacks[stack])
-            for place, title in places.items():
-                best = max(heads, key=lambda head: heads[head][place]["maximum"])
-                shares = heads[best][place]
-                rows.append(
-                    (model, title, best, *map(percent, (shares["maximum"], shares["weight"], uniform[place]["weight"])))
-                )
-    header = ("model", "place", "head", "largest weights there, %", "weight there, %", "weight if uniform, %")
-    return table(header, rows)
-
-
-def positional_heads(model: str) -> str:
-    """Return the number of positional heads in the encoder of a model, and their names."""
-    _, heads = _heads(FIGURES["attention"]["values"][model]["encoder"])
-    positional = [
-        f"{name} ({place} token, {percent(shares['maximum'])} %)"
-        for name, head in heads.items()
-        for place, shares in head.items()
-        if shares["maximum"] >= POSITIONAL_SHARE
-    ]
-    names = f": {', '.join(positional)}" if positional else ""
-    return f"{len(positional)} of {len(heads)} encoder heads{names}"
-
-
-def ablation_table() -> str:
-    """Return the scores of a network and of its variants."""
-    known = FIGURES["ablation"]["values"]["rows"]
-    rows = []
-    for name, title in ABLATIONS.items():
-        if name in known:
-            row = known[name]
-            scores = (f"{row['num_parameters'] / 1e6:.2f}", f"{row['perplexity']:.2f}", f"{row['bleu']:.2f}")
-            compared = ("", "")
-            if "interval" in row:
-                low, high = row["interval"]
-                compared = (f"{row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}")
-            rows.append((title, *scores, *compared))
-    header = ("network", "parameters, millions", "perplexity", "BLEU", "difference", "95 % interval")
-    return table(header, rows)
-
-
-def _heads(stack: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    # Returns the shares of equal weights, and of the heads in order.
-    return stack["uniform"], {name: stack[name] for name in sorted(stack) if name != "uniform"}
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; columns of figures are aligned to the right."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
@@ -535,9 +460,6 @@ BLOCKS: Mapping[str, Callable[..., str]] = {
     "robustness-table": robustness_table,
     "integrity-table": integrity_table,
     "weaknesses": weaknesses,
-    "heads-table": heads_table,
-    "positional-heads": positional_heads,
-    "ablation-table": ablation_table,
     "replicas-for": replicas_for,
     "capacity-per-core": capacity_per_core,
     "machines-table": machines_table,

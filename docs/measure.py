@@ -1,12 +1,12 @@
 """Measure the figures of the documentation and write them to docs/figures.json.
 
-    python -m docs.measure             all sections but `ablation`, about two hours; the machine should do nothing else
+    python -m docs.measure             all sections, about two hours; the machine should do nothing else
     python -m docs.measure SECTION ... some sections; the others keep their figures
 
 Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
 `avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
-again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so do `datasets`, which
-also needs the extra `ray`, and `ablation`, which takes hours and continues when it is repeated.
+again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so does `datasets`, which
+also needs the extra `ray`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -32,15 +32,17 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from docs.attention import head_shares, plot_heads
-from docs.figures import ABLATIONS
 from dragoman_export.data.reader import Pair, read_pairs
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.robustness import changed, measure_changes
+from dragoman_export.evaluation.spans import KEPT, count_spans, with_own_spans
 from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
 from dragoman_export.model.transformer import Transformer
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.config import Settings
-from dragoman_service.dataset_translation.translators import EngineTranslator
+from dragoman_service.dataset_translation.translators import EngineSpec
+from dragoman_service.runtimes.settings import RuntimeSettings
 from loadtests.benchmarks.report import BENCH_NAME, LOAD_NAME, PICTURE_NAME
 from loadtests.generator.metrics import CPU_SECONDS, footprint
 from loadtests.generator.runner import Generator, Load, offer
@@ -65,13 +67,8 @@ TEST_SETS = {
 SEED = 1  # of samples of test sets
 NUM_EXAMPLES = 10
 NUM_MIXED = 2000  # pairs of each test set
-NUM_ATTENTION_PAIRS = 500
-SPAN_LINES = {  # of the output of `dragoman export spans`
-    "preserved": "kept by the model",
-    "redecoded": "kept by redecoding",
-    "inserted": "inserted, with a warning",
-    "lost": "lost",
-}
+NUM_CHANGED = 500  # sentences of each change
+SPAN_KEYS = ("preserved", "redecoded", "inserted", "lost")  # of the counts of spans
 SIGNALS = {  # of the autoscaler: metric, and whether it is a counter, whose increase per second counts
     "queue_decode_cost": ("dragoman_queue_decode_cost", False),
     "queue_wait_s_per_s": ("dragoman_queue_wait_seconds_sum", True),
@@ -92,16 +89,6 @@ DATASET_S, ENGINE_S = 300.0, 120.0  # of each run of `datasets`, without its sta
 DATASET_WORKERS = (1, 2)
 DATASET_BLOCK = 500  # rows
 STARTS = 3  # of each set-up; medians count
-ABLATION_ROWS = (
-    "A-num_heads-1,B-key_dim-8,D-dropout-0.0,D-label_smoothing-0.0,E-positions-learned-max_positions-256,"
-    "E-positions-none,F-norm-post"
-)
-ABLATION_FLAGS = (  # the network of Wu et al. 2021 (arXiv:2105.14462), 2.6 M parameters, but pre-norm
-    "--preset small --vocabulary-size 10000 --subwords bpe --d-model 128 --heads 4 --ffn-size 256 --encoder-layers 4 "
-    "--decoder-layers 4 --norm pre --dropout 0.3 --optimizer adam --clip-norm 0 --batch-tokens 2048 --lr-factor 2 "
-    "--warmup-steps 1000 --max-steps 4000 --cooldown-steps 1000 --eval-interval 1000 --bleu-sentences 0 "
-    "--checkpoint-interval 500 --keep-checkpoints 1 --workers 0 --threads 1 --bf16"
-)
 
 
 def engine(directory: Path) -> dict[str, Any]:
@@ -255,7 +242,7 @@ def datasets() -> dict[str, Any]:
 
 def engine_rows_per_s(sources: Sequence[str]) -> float:
     """Translate blocks of rows in this process, as a worker of `translate-dataset` does; return rows per second."""
-    engine = EngineTranslator.of(Settings(), "", "en", "de", beam_size=4, batch_size=32).open()
+    engine = EngineSpec.of(Settings(), "", "en", "de", beam_size=4, batch_size=32).open()
     rows = itertools.cycle(sources)
     num_rows, began_s = 0, time.perf_counter()
     while (elapsed_s := time.perf_counter() - began_s) < ENGINE_S:
@@ -309,10 +296,11 @@ def examples() -> dict[str, Any]:
 def robustness() -> dict[str, Any]:
     """Change sentences of two test sets; return the measures by model and change."""
     found: dict[str, Any] = {}
-    for model in MODELS:
-        scores = OUTPUT / "robustness.json"
-        export(model, "robustness", write_pairs("changed", mixed_pairs(model)), "--scores", str(scores))
-        (found[model],) = read(scores).values()
+    for name in MODELS:
+        cases = changed(mixed_pairs(name), limit=NUM_CHANGED, seed=SEED)
+        with open_text_model([BUNDLED_MODELS / name / "1"], RuntimeSettings()) as (model, _):
+            outcomes = measure_changes(model, cases, beam_size=4, batch_size=16)
+        found[name] = {change: asdict(outcome) for change, outcome in outcomes.items()}
     return found
 
 
@@ -334,25 +322,13 @@ def integrity() -> dict[str, Any]:
 def spans() -> dict[str, Any]:
     """Translate the documentation; return the share of its protected spans by the means that preserved them."""
     found: dict[str, Any] = {}
-    for model in MODELS:
-        printed = export(model, "spans", write_pairs("documentation", pairs_of(model, "documentation")), "--own")
-        sentences, num_spans = re.findall(r"\d[\d,]*", printed.partition("\n")[0])
-        shares = {
-            name: float(re.search(rf"^  {line} +[\d,]+ +([\d.]+) %$", printed, re.MULTILINE)[1])  # type: ignore[index]
-            for name, line in SPAN_LINES.items()
-        }
-        found[model] = {"sentences": sentences, "spans": num_spans, **shares}
-    return found
-
-
-def attention() -> dict[str, Any]:
-    """Return the shares of attention on neighbours and aligned words by model, stack and head; draw them."""
-    found = {}
-    for model in MODELS:
-        sample = mixed_pairs(model)[:NUM_ATTENTION_PAIRS]
-        text = [pair for name in ("tatoeba", "documentation") for pair in pairs_of(model, name)]
-        found[model] = head_shares(BUNDLED_MODELS / model / "1", sample, text)
-    write_picture(CHECKOUT / "docs" / "guides" / "pictures" / "heads.png", plot_heads(found))
+    for name in MODELS:
+        sentences = list(with_own_spans(pair.source for pair in pairs_of(name, "documentation")))
+        with open_text_model([BUNDLED_MODELS / name / "1"], RuntimeSettings()) as (model, _):
+            counts = count_spans(model, sentences, beam_size=4, batch_size=16)
+        shares = [round(100 * counts[means] / counts["spans"], 2) for means in KEPT]
+        found[name] = {"sentences": str(counts["sentences"]), "spans": str(counts["spans"])}
+        found[name] |= zip(SPAN_KEYS, shares, strict=True)
     return found
 
 
@@ -384,39 +360,6 @@ def export(model: str, command: str, data: Path, *flags: str) -> str:
     arguments = ("--bundle", str(BUNDLED_MODELS / model / "1"), "--data", str(data), *flags)
     run = [sys.executable, "-m", "dragoman_export", command, *arguments]
     return subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
-
-
-def ablation() -> dict[str, Any]:
-    """Train variants of a small network on Multi30k, two at a time; return the scores of those that are complete."""
-    text, output = DATA / "multi30k-en-de", OUTPUT / "ablation"
-    test, train, dev = (str(text / f"{name}.tsv.gz") for name in ("test_2016_flickr", "train", "val"))
-    flags = ["--output", str(output), "--rows", ABLATION_ROWS, "--workers", "2", "--test", test]
-    training = [*ABLATION_FLAGS.split(), "--train", train, "--dev", dev]
-    subprocess.run([sys.executable, "-m", "dragoman_export", "ablate", *flags, "--", *training], check=False)  # noqa: S603
-    results = read(output / "results.json")
-    rows = {row.pop("name"): row for row in results["rows"] if row["status"] == "done"}
-    names = ("num_parameters", "steps", "perplexity", "bleu", "difference", "interval")
-    if not results["base"]["bleu"]:
-        sys.exit(f"no model is complete: see {output}/base/output.log, and repeat the command")
-    found = {name: {field: row[field] for field in names if field in row} for name, row in rows.items()}
-    plot_ablation(found)
-    return {"base": results["base"], "rows": found}
-
-
-def plot_ablation(rows: Mapping[str, Any]) -> None:
-    """Draw the differences of BLEU with their intervals, and the spread of the seeds."""
-    variants = {name: row for name, row in rows.items() if "difference" in row}
-    seeds = [row["bleu"] for row in rows.values() if "difference" not in row]
-    figure, (axes,) = new_figure(size=(7, 1 + 0.3 * len(variants)))
-    axes.axvspan(min(seeds) - fmean(seeds), max(seeds) - fmean(seeds), alpha=0.2, label="seeds of the base")
-    differences = [row["difference"] for row in variants.values()]
-    bounds = [[abs(row["interval"][side] - row["difference"]) for row in variants.values()] for side in (0, 1)]
-    axes.errorbar(differences, [ABLATIONS[name] for name in variants], xerr=bounds, fmt="o", capsize=3)
-    axes.axvline(0, color="black", linewidth=1)
-    axes.invert_yaxis()
-    axes.set(xlabel="BLEU against the mean of the base")
-    axes.legend(loc="lower left")
-    write_picture(CHECKOUT / "docs" / "guides" / "pictures" / "ablation.png", figure)
 
 
 def complexity() -> dict[str, Any]:
@@ -485,11 +428,9 @@ FUNCTIONS: Mapping[str, Callable[[], Any]] = {
     "robustness": robustness,
     "integrity": integrity,
     "spans": spans,
-    "attention": attention,
-    "ablation": ablation,
     "complexity": complexity,
 }
-OF_MODELS = ("quality", "examples", "robustness", "integrity", "spans", "attention")
+OF_MODELS = ("quality", "examples", "robustness", "integrity", "spans")
 SECTIONS = (*COMMANDS, *FUNCTIONS)
 
 
@@ -510,7 +451,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     description = (__doc__ or "").format(sections=", ".join(SECTIONS), of_models=", ".join(OF_MODELS))
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help="such as engine (all)")
-    chosen = parser.parse_args(arguments).sections or [name for name in SECTIONS if name != "ablation"]
+    chosen = parser.parse_args(arguments).sections or [*SECTIONS]
     if unknown := [name for name in chosen if name not in SECTIONS]:
         parser.error(f"unknown section {unknown[0]!r}: expected one of {', '.join(SECTIONS)}")
     OUTPUT.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,7 @@ COMMANDS = {
     "train": "train a model on parallel text",
     "distill": "translate training text with a teacher model (sequence-level distillation)",
     "backtranslate": "make training pairs from text of the target language (back-translation)",
-    "ablate": "train variants of a model and compare them in a table",
     "average": "average the weights of the last checkpoints of a run",
-    "plot": "plot curves and schedule of a run, or attention and positions of a model",
     "import": "import a model of another system, or a bundle, for the other commands",
     "bundle": "export a checkpoint as a model bundle",
     "convert": "add a precision to a bundle, such as fp16 for GPUs",
@@ -29,8 +27,6 @@ COMMANDS = {
     "confidence": "add a confidence model to a bundle",
     "verify": "verify a bundle against its checkpoint",
     "evaluate": "score translations of a bundle, a server or a file, optionally compared with another system",
-    "spans": "insert placeholders and addresses into a test set and count the preserved ones",
-    "robustness": "score translations of test sentences with capitals, typos, tags and other changes",
 }
 
 

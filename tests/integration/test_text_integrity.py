@@ -10,7 +10,7 @@ import pytest
 from dragoman import DecodingOptions, TextFormat, TranslationClient
 from dragoman_export.evaluation.integrity.cases import generate
 from dragoman_export.evaluation.integrity.checks import Case, check_case
-from dragoman_export.evaluation.translation import TextModel, translate_each
+from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.config import Settings
 from dragoman_service.models.serving import ModelSettings
@@ -156,10 +156,10 @@ def test_each_way_to_translate_a_file_gives_the_same_text(server: Server) -> Non
     assert len(lines) > 50
 
     bundle = open_bundle(MODELS / "en-de" / "1")
-    model = TextModel.of(open_step_model(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
+    model = BundleTextModel.of(open_step_model(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
     evaluated = translate_each(model, lines, beam_size=4, batch_size=16, shows_progress=False)
     settings = Settings(models=ModelSettings(directory=MODELS))
-    engine = translators.EngineTranslator.of(settings, "", "en", "de", beam_size=4, batch_size=8).open()
+    engine = translators.EngineSpec.of(settings, "", "en", "de", beam_size=4, batch_size=8).open()
     unary = [text for line in lines for text in translate(server, [line], "en", "de", "plain")]
     document = server.grpc.translate_document("\n\n".join(lines), source_language="en", target_language="de")
 

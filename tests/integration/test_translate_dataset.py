@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from dragoman_service.__main__ import main
 from dragoman_service.config import Settings
-from dragoman_service.dataset_translation.translators import EngineTranslator
+from dragoman_service.dataset_translation.translators import EngineSpec
 from dragoman_service.models.serving import ModelSettings
 from tests.integration.real_process import START_S, free_ports, process
 from tests.waiting import wait_until
@@ -38,7 +38,7 @@ METRICS_PORT = 44217  # the default of Ray
 
 def engine_translations(models: Path, *blocks: list[str]) -> list[tuple[str, Any]]:
     settings = Settings(models=ModelSettings(directory=models))
-    engine = EngineTranslator.of(settings, "", "en", "de", beam_size=4, batch_size=32).open()
+    engine = EngineSpec.of(settings, "", "en", "de", beam_size=4, batch_size=32).open()
     return [(row.text, pytest.approx(row.score, abs=1e-3)) for texts in blocks for row in engine.translate(texts)]
 
 

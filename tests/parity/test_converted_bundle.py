@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dragoman_export.bundle_extension import add_precision
-from dragoman_export.evaluation.translation import TextModel, translate_texts
+from dragoman_export.evaluation.translation import BundleTextModel, translate_texts
 from dragoman_export.evaluation.verification import agreement, score_exported
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -34,7 +34,7 @@ _MIN_AGREEMENT = 0.95
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, TextModel]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, BundleTextModel]:
     """Return the bundled model by precision."""
     directory = tmp_path_factory.mktemp("converted")
     add_precision(_MODELS / "en-de" / "1", directory / "fp32", "fp32")
@@ -42,19 +42,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, TextModel]:
     bundle = open_bundle(directory / "fp16")
     tokenizer = open_tokenizer(bundle)
     return {
-        name: TextModel.of(
+        name: BundleTextModel.of(
             OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=name)), tokenizer, bundle.manifest
         )
         for name in bundle.manifest.precisions
     }
 
 
-def _pairs(model: TextModel) -> list[tuple[list[int], list[int]]]:
+def _pairs(model: BundleTextModel) -> list[tuple[list[int], list[int]]]:
     run = translate_texts(model, _SENTENCES, beam_size=1, batch_size=8, shows_progress=False)
     return [model.tokenizer.encode_pair(*pair) for pair in zip(_SENTENCES, run.texts, strict=True)]
 
 
-def test_log_probabilities_of_fp16_are_close_to_fp32(models: Mapping[str, TextModel]) -> None:
+def test_log_probabilities_of_fp16_are_close_to_fp32(models: Mapping[str, BundleTextModel]) -> None:
     pairs = _pairs(models["fp32"])
 
     exact, half = (np.stack(list(score_exported(models[name].graph, pairs))) for name in ("fp32", "fp16"))
@@ -62,7 +62,7 @@ def test_log_probabilities_of_fp16_are_close_to_fp32(models: Mapping[str, TextMo
     assert np.abs(exact - half).max() <= _HALF_TOLERANCE
 
 
-def test_fp16_made_from_int8_predicts_nearly_the_same_tokens(models: Mapping[str, TextModel]) -> None:
+def test_fp16_made_from_int8_predicts_nearly_the_same_tokens(models: Mapping[str, BundleTextModel]) -> None:
     share, num_tokens = agreement(models["int8"].graph, models["fp16"].graph, _pairs(models["int8"]))
 
     assert num_tokens > 50

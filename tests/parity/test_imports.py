@@ -13,7 +13,7 @@ from ctranslate2.specs import common_spec
 
 from dragoman_export.__main__ import main
 from dragoman_export.data.reader import Pair
-from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.translation import BundleTextModel
 from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
@@ -117,7 +117,7 @@ _CTRANSLATE2 = {
 class _Imported:
     original: Original
     portable: PortableModel
-    model: TextModel
+    model: BundleTextModel
 
     def search(self, beam_size: int, **limits: Any) -> SearchConfig:
         prefix = self.model.tokenizer.target_prefix
@@ -143,7 +143,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     tokenizer = open_tokenizer(bundle).for_pair(*case.pair)
     graph = OnnxStepModel(bundle, RuntimeSettings(precision="fp32"))
     original = open_original(directory / "original", bundle, tokenizer)
-    model = TextModel.of(graph, tokenizer, bundle.manifest)
+    model = BundleTextModel.of(graph, tokenizer, bundle.manifest)
     return _Imported(original=original, portable=PortableModel.open(directory / "portable"), model=model)
 
 

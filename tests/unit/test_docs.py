@@ -12,7 +12,7 @@ from pathlib import Path
 import lxml.html
 import pytest
 
-from docs.figures import insert_figures, positional_heads, typed_in, weaknesses
+from docs.figures import insert_figures, typed_in, weaknesses
 from docs.pictures import PICTURES, commands
 from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
@@ -59,16 +59,12 @@ def test_figures_are_inserted() -> None:
         insert_figures("<!-- =quality.en-de.unknown --><!-- / -->")
 
 
-def test_weaknesses_and_positional_heads_are_those_above_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weaknesses_are_those_above_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     strong = {"unchanged_chrf": 60.0, "chrf": 59.0, "repetitions": 0.0, "copies": 0.004, "preserved": None}
     changes = {"typos": {**strong, "chrf": 55.5, "copies": 0.02}, "tags": strong, "words": {**strong, "chrf": None}}
-    shares = {name: {"next": {"weight": 0.7, "maximum": share}} for name, share in (("1.1", 0.93), ("1.2", 0.89))}
-    stack = {**shares, "uniform": {"next": {"weight": 0.1}}}
-    measured = {"robustness": {"en-de": changes}, "attention": {"en-de": {"encoder": stack}}}
-    monkeypatch.setattr("docs.figures.FIGURES", {section: {"values": values} for section, values in measured.items()})
+    monkeypatch.setattr("docs.figures.FIGURES", {"robustness": {"values": {"en-de": changes}}})
 
     assert weaknesses("en-de") == "- typos: 4.5 less chrF, 2.0 % copies of the source\n"
-    assert positional_heads("en-de") == "1 of 2 encoder heads: 1.1 (next token, 93.0 %)"
 
 
 @pytest.mark.parametrize(

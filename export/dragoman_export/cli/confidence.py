@@ -25,7 +25,7 @@ from dragoman_export.data.formats import kind_of
 from dragoman_export.data.reader import Pair, read_lines, read_pairs
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.evaluation.ensemble import open_text_model
-from dragoman_export.evaluation.translation import TextModel, translate_each
+from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.hypotheses import FEATURES, log_ratio, probability
@@ -267,7 +267,7 @@ def calibration_error(scores: Floats, good: Flags) -> float:
     return sum(differences) / len(good)
 
 
-def _translated(model: TextModel, pairs: Sequence[Pair], args: argparse.Namespace, usual: float) -> _Sentences:
+def _translated(model: BundleTextModel, pairs: Sequence[Pair], args: argparse.Namespace, usual: float) -> _Sentences:
     # Translates the lines that consist of one sentence.
     sources = [pair.source for pair in pairs]
     outcomes = translate_each(model, sources, beam_size=args.beam, batch_size=args.batch_size)

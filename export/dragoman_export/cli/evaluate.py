@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -37,6 +38,8 @@ from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.integrity.cases import DIRECTIONS, KINDS, generate
 from dragoman_export.evaluation.integrity.measure import IntegrityRow, measure, table, translate_cases, with_totals
 from dragoman_export.evaluation.report import NUM_RESAMPLES, comet_score, copies, html_page, html_table, repetitions
+from dragoman_export.evaluation.robustness import change_lines, changed, measure_changes
+from dragoman_export.evaluation.spans import count_spans, span_lines, with_inserted_spans, with_own_spans
 from dragoman_export.evaluation.test_sets import PublicTestSet, find_test_set, named_test_set
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, TranslationRun, translate_texts
 from dragoman_service.bundle.manifest import Score
@@ -76,7 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     integrity_help = "translate generated texts, and count those whose numbers, names, symbols and markup are preserved"
     bundle.add_argument("--integrity", action="store_true", help=integrity_help)
     bundle.add_argument("--integrity-cases", type=int, default=5000, metavar="N", help="generated texts (%(default)s)")
-    bundle.add_argument("--seed", type=int, default=1, metavar="N", help="of the generated texts (%(default)s)")
+    spans_help = "translate sentences with protected spans, inserted ones or their own, and count the preserved spans"
+    bundle.add_argument("--spans", choices=("inserted", "own"), help=spans_help)
+    robustness_help = "also score translations of the sentences with capitals, typos, tags, numbers and other changes"
+    bundle.add_argument("--robustness", action="store_true", help=robustness_help)
+    sample_help = "sentences of --spans, and of each change of --robustness (%(default)s)"
+    bundle.add_argument("--sample", type=int, default=500, metavar="N", help=sample_help)
+    bundle.add_argument("--seed", type=int, default=1, metavar="N", help="of generated texts and samples (%(default)s)")
     server = parser.add_argument_group("with --target")
     server.add_argument("--source-language", metavar="TAG", help="such as en (source of the server's only pair)")
     server.add_argument("--target-language", metavar="TAG", help="such as de (target of the server's only pair)")
@@ -103,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     listed = _score_data(args) if args.data else []
     if args.integrity:
         listed += _score_integrity(args)
+    if args.spans or args.robustness:
+        _measure_samples(args)
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(listed, indent=2) + b"\n")
     return 0
@@ -142,10 +153,32 @@ def _score_data(args: argparse.Namespace) -> list[Score]:
     return list(itertools.chain(*scores.values()))
 
 
+def _measure_samples(args: argparse.Namespace) -> None:
+    # Translates samples of the data with protected spans or changes, and prints the measures.
+    pairs, _ = _read_data(args)
+    if any(pair.languages for pair in pairs):
+        raise SettingError("--data", args.data[0], "files without languages, with --spans or --robustness")
+    sizes = {"beam_size": args.beam, "batch_size": args.batch_size}
+    with open_text_model(args.bundle, _runtime_settings(args)) as (model, _):
+        if args.spans:
+            sources = [pair.source for pair in pairs]
+            Random(args.seed).shuffle(sources)  # noqa: S311
+            found = with_own_spans(sources) if args.spans == "own" else with_inserted_spans(sources, seed=args.seed)
+            if not (sentences := list(itertools.islice(found, args.sample))):
+                raise CorpusError("--data has no sentence for --spans")
+            print(*span_lines(count_spans(model, sentences, **sizes)), sep="\n")
+        if args.robustness:
+            cases = changed(pairs, limit=args.sample, seed=args.seed)
+            print(*change_lines(measure_changes(model, cases, **sizes)), sep="\n")
+
+
+def _runtime_settings(args: argparse.Namespace) -> RuntimeSettings:
+    return RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
+
+
 def _score_integrity(args: argparse.Namespace) -> list[Score]:
     # Translates generated texts in the directions that the bundle serves, prints and returns the intact shares.
-    settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
-    with open_text_model(args.bundle, settings) as (model, precision):
+    with open_text_model(args.bundle, _runtime_settings(args)) as (model, precision):
         directions = [pair for pair in DIRECTIONS if model.languages is not None and model.languages.serves(*pair)]
         if not directions:
             expected = " or ".join(f"{source} to {target}" for source, target in DIRECTIONS)
@@ -252,8 +285,11 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingError("--length-penalty", args.length_penalty, f"from {length_penalty.text}")
     if not args.data and not args.integrity:
         raise SettingError("--data", "missing", "a file, unless --integrity is given")
-    if args.integrity and not args.bundle:
-        raise SettingError("--integrity", "given", "--bundle")
+    for flag in ("integrity", "spans", "robustness"):
+        if getattr(args, flag) and not args.bundle:
+            raise SettingError(f"--{flag}", "given", "--bundle")
+    if args.sample < 1:
+        raise SettingError("--sample", args.sample, "at least 1")
     if args.integrity_cases < len(KINDS):
         raise SettingError("--integrity-cases", args.integrity_cases, f"at least {len(KINDS)}, one per kind")
     for flag in ("source_language", "target_language", "model"):

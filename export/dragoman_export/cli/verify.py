@@ -10,7 +10,7 @@ from pathlib import Path
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import SettingError
-from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.translation import BundleTextModel
 from dragoman_export.evaluation.verification import Check, check_batching, check_quality, check_steps
 from dragoman_export.importers.reference_models.checks import check_original, open_original
 from dragoman_export.importers.reference_models.original import Original
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer = open_tokenizer(bundle).for_pair(*pair)
         graphs = _load_graphs(bundle, model, Path(temporary))
         models = {
-            name: TextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
+            name: BundleTextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
             for name, graph in graphs.items()
         }
         original = args.original and open_original(args.original, bundle, tokenizer)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 def _checks(
     args: argparse.Namespace,
     model: Transformer,
-    models: dict[str, TextModel],
+    models: dict[str, BundleTextModel],
     pairs: Sequence[Pair],
     original: Original | None,
 ) -> Iterator[Check]:

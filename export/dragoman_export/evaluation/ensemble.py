@@ -1,4 +1,4 @@
-"""Opens a bundle, a checkpoint, or an ensemble of several, as one model for `evaluate`, `distill` and `ablate`."""
+"""Opens a bundle, a checkpoint, or an ensemble of several, as one model for `evaluate` and `distill`."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.errors import ExportError, SettingError
-from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.translation import BundleTextModel
 from dragoman_export.onnx_export.network import Network
 from dragoman_export.trained_model import TrainedModel
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry, open_bundle
@@ -102,7 +102,7 @@ def _by_token(output: StepOutput) -> FloatArray:
 
 
 @contextmanager
-def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterator[tuple[TextModel, str]]:
+def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterator[tuple[BundleTextModel, str]]:
     """Open bundles, or paths for `TrainedModel.find`, as one model; yield it and its precisions.
 
     Several form an ensemble with the tokenizer and languages of the first. Precision and shortlist apply to bundles;
@@ -129,7 +129,7 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
             precisions.append(own_settings.precision or bundle.manifest.default_precision)
             graphs.append(open_step_model(bundle, own_settings))
         graph = graphs[0] if len(graphs) == 1 else Ensemble(graphs)
-        yield TextModel.of(graph, tokenizers[0], bundles[0].manifest), "+".join(dict.fromkeys(precisions))
+        yield BundleTextModel.of(graph, tokenizers[0], bundles[0].manifest), "+".join(dict.fromkeys(precisions))
 
 
 def float_bundle(trained: TrainedModel, directory: Path) -> Bundle:

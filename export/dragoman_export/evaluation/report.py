@@ -1,4 +1,4 @@
-"""Facts about translations that scores hide, intervals of differences, COMET by a command, and pages of HTML."""
+"""Facts about translations that scores hide, COMET by a command, and pages of HTML."""
 
 import html
 import re
@@ -8,15 +8,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
-
 from dragoman_export.errors import ExportError
 
 # of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")
 NUM_RESAMPLES = 1000
-_INTERVAL = (2.5, 97.5)  # percentiles
 
 _REPEATED = re.compile(r"\b(\w[\w ,;-]{0,60}?)(?:[ ,;-]+\1\b){2,}", re.IGNORECASE)
 _STYLE = (
@@ -36,32 +31,6 @@ def repetitions(translations: Sequence[str], references: Sequence[str]) -> list[
     """Return the indices of translations that have words three times in a row, while the reference does not."""
     rows = enumerate(zip(translations, references, strict=True))
     return [index for index, (text, reference) in rows if _REPEATED.search(text) and not _REPEATED.search(reference)]
-
-
-def bleu_difference(
-    texts: Sequence[str], others: Sequence[Sequence[str]], references: Sequence[str]
-) -> tuple[float, tuple[float, float]]:
-    """Return BLEU minus the mean BLEU of other systems, and its 95 % interval by paired bootstrap."""
-    size = len(references)
-    resamples = np.random.default_rng(1).multinomial(size, np.full(size, 1 / size), NUM_RESAMPLES)
-    counts = np.vstack((np.ones_like(resamples[:1]), resamples))  # uses of each sentence; row 0 is the whole text
-    own, *rest = (_resampled_bleu(each, references, counts) for each in (texts, *others))
-    differences = own - np.mean(rest, axis=0)
-    low, high = np.percentile(differences[1:], _INTERVAL)
-    return float(differences[0]), (float(low), float(high))
-
-
-def _resampled_bleu(texts: Sequence[str], references: Sequence[str], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    sentences = [
-        BLEU(effective_order=True).sentence_score(text, [reference])
-        for text, reference in zip(texts, references, strict=True)
-    ]
-    facts = np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in sentences])
-    scores = [
-        BLEU.compute_bleu(row[2:6], row[6:], sys_len=row[0], ref_len=row[1], smooth_method="exp").score
-        for row in (counts @ facts).tolist()
-    ]
-    return np.array(scores)
 
 
 def comet_score(command: str, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]) -> float:

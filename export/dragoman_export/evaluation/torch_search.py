@@ -40,7 +40,9 @@ def translate_ids(
     for rows in _by_length([len(source) for source in sources], batch_tokens):
         chosen = TokenBlock.of([sources[row] for row in rows])
         batch = make_batch(chosen, chosen, pad_id=model.config.pad_id).to(model.embedding.weight.device)
-        search = _Search(model, batch.source_ids, batch.source_mask, beam_size=beam_size, length_penalty=length_penalty)
+        search = _BeamSearch(
+            model, batch.source_ids, batch.source_mask, beam_size=beam_size, length_penalty=length_penalty
+        )
         for row, ids in zip(rows, search.run(prefix), strict=True):
             translations[row] = ids
     return translations
@@ -69,7 +71,7 @@ def translate_whole(
     return [tokenizer.decode(ids) for ids in targets]
 
 
-class _Search:
+class _BeamSearch:
     # B sentences that are not finished, K hypotheses of each; `_rows` [B] are their rows in the batch.
 
     @torch.inference_mode()

@@ -40,7 +40,7 @@ class TranslationRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextModel:
+class BundleTextModel:
     """A step model with tokenizer and languages, as the text pipeline expects it."""
 
     graph: StepModel
@@ -86,7 +86,7 @@ class TextModel:
 
 
 def translate_texts(
-    model: TextModel,
+    model: BundleTextModel,
     sources: Sequence[str],
     *,
     beam_size: int,
@@ -119,7 +119,7 @@ def translate_texts(
 
 
 def translate_each(
-    model: TextModel,
+    model: BundleTextModel,
     sources: Sequence[str],
     *,
     beam_size: int,
@@ -140,7 +140,7 @@ def translate_each(
 
 
 def text_pipeline(
-    model: TextModel,
+    model: BundleTextModel,
     sources: Sequence[str],
     beam_size: int = 4,
     length_penalty: float = DEFAULT_LENGTH_PENALTY,

@@ -8,7 +8,7 @@ import sacrebleu
 import torch
 
 from dragoman_export.data.reader import Pair
-from dragoman_export.evaluation.translation import TextModel, translate_texts
+from dragoman_export.evaluation.translation import BundleTextModel, translate_texts
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
 from dragoman_export.onnx_export.calibration import padded
@@ -57,7 +57,7 @@ def check_steps(model: Transformer, graph: StepModel, pairs: TokenPairs) -> list
     ]
 
 
-def check_batching(model: TextModel, sources: Sequence[str], *, beam_size: int, precision: str) -> Check:
+def check_batching(model: BundleTextModel, sources: Sequence[str], *, beam_size: int, precision: str) -> Check:
     """Count the sentences whose translation depends on the batch."""
     together, alone = (translate_texts(model, sources, beam_size=beam_size, batch_size=size).texts for size in (16, 1))
     differing = sum(a != b for a, b in zip(together, alone, strict=True))
@@ -66,7 +66,7 @@ def check_batching(model: TextModel, sources: Sequence[str], *, beam_size: int, 
 
 
 def check_quality(
-    reference: TextModel, quantized: TextModel, pairs: Sequence[Pair], *, beam_size: int, precision: str
+    reference: BundleTextModel, quantized: BundleTextModel, pairs: Sequence[Pair], *, beam_size: int, precision: str
 ) -> Check:
     """Measure the BLEU that a precision loses compared with fp32."""
     targets = [[pair.target for pair in pairs]]

@@ -166,21 +166,6 @@ class Transformer(nn.Module):
         states, cache.self_attention = self.decoder(states, cache.cross_attention, cache.mask, past, rotary)
         return torch.log_softmax(self.project(states[:, 0]).float(), dim=-1)
 
-    def position_tables(self, length: int) -> dict[str, Tensor]:
-        """Return the position encodings of the first tokens by name; empty if there are none.
-
-        Sinusoids [length, d_model] and learned tables, which may be shorter, are added to embeddings; rotary positions
-        [length, D] are cosines and sines.
-        """
-        config = self.config
-        if config.positions == "none":
-            return {}
-        if config.positions != "learned":
-            return {config.positions: self._table(length)[:length]}
-        tables = {"learned, encoder": self.encoder.positions, "learned, decoder": self.decoder.positions}
-        first = config.position_offset
-        return {name: table.weight[first : first + length] for name, table in tables.items() if table is not None}
-
     def _embed(self, token_ids: Tensor, stack: Stack, first_position: int = 0) -> tuple[Tensor, Tensor | None]:
         # Returns the input of a stack, [B, T, d_model], and its rotary positions [T, D], if any.
         config, own, end = self.config, stack.embedding, first_position + token_ids.size(1)

@@ -109,14 +109,9 @@ def read_log(path: Path) -> list[Record]:
 
 
 def draw_curves(log: Path, picture: Path) -> None:
-    """Draw the log of a run as a PNG."""
-    save_figure(plot_curves(read_log(log)), picture)
-
-
-def save_figure(figure: Figure, picture: Path) -> None:
-    """Write a PNG atomically."""
+    """Draw the log of a run as a PNG, atomically."""
     with replaced(picture) as file:
-        figure.savefig(file, dpi=_DPI, format="png")
+        plot_curves(read_log(log)).savefig(file, dpi=_DPI, format="png")
 
 
 def plot_curves(records: Sequence[Record]) -> Figure:

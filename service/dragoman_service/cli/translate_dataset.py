@@ -1,4 +1,4 @@
-"""`translate-dataset`: translate a column of Parquet, JSONL, CSV or text files with Ray Data."""
+"""`translate-dataset`: translate a column of Parquet, JSONL, CSV or text files with Ray."""
 
 import argparse
 import os
@@ -115,10 +115,10 @@ def _translate(arguments: argparse.Namespace) -> str:
 
     sizes = {"beam_size": arguments.beam_size, "batch_size": arguments.batch_size}
     languages = arguments.source_language, arguments.target_language
-    chosen: translators.EngineTranslator | translators.ServerTranslator
+    spec: translators.EngineSpec | translators.ServerSpec
     max_characters = None
     if arguments.target:
-        chosen = translators.ServerTranslator(
+        spec = translators.ServerSpec(
             target=arguments.target,
             api_key_file=arguments.api_key_file and arguments.api_key_file.resolve(),
             tls=tls_options(arguments),
@@ -130,12 +130,12 @@ def _translate(arguments: argparse.Namespace) -> str:
     else:
         flags = {"models.directory": arguments.models}
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
-        chosen = translators.EngineTranslator.of(settings, arguments.model, *languages, **sizes)
+        spec = translators.EngineSpec.of(settings, arguments.model, *languages, **sizes)
         max_characters = settings.limits.max_text_characters
     return driver.translate_dataset(
         arguments.input,
         arguments.output,
-        chosen,
+        spec,
         text_column=arguments.text_column,
         translation_column=arguments.column,
         output_format=arguments.format,

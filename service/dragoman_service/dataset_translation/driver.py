@@ -13,7 +13,7 @@ from dragoman_service.dataset_translation.execution import translate_blocks
 from dragoman_service.dataset_translation.files import Block, InputFile
 from dragoman_service.dataset_translation.output import REJECTS, opened
 from dragoman_service.dataset_translation.settings import Columns, DatasetError
-from dragoman_service.dataset_translation.translators import EngineTranslator, ServerTranslator
+from dragoman_service.dataset_translation.translators import EngineSpec, ServerSpec
 from dragoman_service.errors import EngineError
 
 _SAVE_INTERVAL_S: Final = 1.0
@@ -22,7 +22,7 @@ _SAVE_INTERVAL_S: Final = 1.0
 def translate_dataset(
     path: Path,
     directory: Path,
-    chosen: EngineTranslator | ServerTranslator,
+    spec: EngineSpec | ServerSpec,
     *,
     text_column: str,
     translation_column: str,
@@ -65,7 +65,7 @@ def translate_dataset(
         "format": columns.output_format,
         "block_rows": block_rows,
         "limits.max_text_characters": max_characters,
-        **chosen.settings,
+        **spec.settings,
     }
     with opened(directory, settings, inputs, len(blocks)) as output:
         manifest = output.manifest
@@ -74,7 +74,7 @@ def translate_dataset(
         num_done = num_rows - sum(block.num_rows for block in remaining)
         saved_s = time.monotonic()
         by_index = {block.index: block for block in remaining}
-        results = translate_blocks(remaining, chosen, columns, directory, num_workers=num_workers)
+        results = translate_blocks(remaining, spec, columns, directory, num_workers=num_workers)
         with closing(results), tqdm(total=num_rows, initial=num_done, unit=" rows", disable=None) as progress:
             for result in results if remaining else ():
                 if result.error:

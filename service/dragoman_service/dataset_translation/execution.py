@@ -1,7 +1,6 @@
 """Translation of blocks by a pool of Ray actors, each with its own engine or connection."""
 
 import os
-import pickle
 import secrets
 import signal
 import socket
@@ -15,7 +14,7 @@ from dragoman.client.errors import DragomanError as CallError
 from dragoman_service.dataset_translation.files import Block, read_block
 from dragoman_service.dataset_translation.output import BlockResult, write_part
 from dragoman_service.dataset_translation.settings import Columns, DatasetError
-from dragoman_service.dataset_translation.translators import EngineTranslator, ServerTranslator
+from dragoman_service.dataset_translation.translators import EngineSpec, ServerSpec
 from dragoman_service.errors import DragomanError, EngineError
 
 ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
@@ -25,7 +24,6 @@ _OBJECT_STORE_BYTES: Final = 128 << 20  # only descriptions of blocks and result
 _ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_DATA_LOG_LEVEL": "CRITICAL",
 }
 _OWN_INSTANCE: Final = {
     "AUTOSCALER_METRIC_PORT": "0",  # any free one, so that runs on one machine do not compete for 44217
@@ -37,14 +35,9 @@ _OWN_INSTANCE: Final = {
 class BlockTranslator:
     """Reads, translates and writes blocks."""
 
-    def __init__(self, chosen: EngineTranslator | ServerTranslator, columns: Columns, directory: Path) -> None:
-        self._translator = chosen.open()
+    def __init__(self, spec: EngineSpec | ServerSpec, columns: Columns, directory: Path) -> None:
+        self._translator = spec.open()
         self._columns, self._directory = columns, directory
-
-    def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
-        """Process one pickled block; return the pickled result."""
-        block: Block = pickle.loads(row["block"])  # noqa: S301 - from the driver
-        return {"result": pickle.dumps(self.process(block))}
 
     def process(self, block: Block) -> BlockResult:
         """Write the part of a block; an error that ends the run is part of the result."""
@@ -62,7 +55,7 @@ class BlockTranslator:
 
 def translate_blocks(
     blocks: Sequence[Block],
-    chosen: EngineTranslator | ServerTranslator,
+    spec: EngineSpec | ServerSpec,
     columns: Columns,
     directory: Path,
     *,
@@ -79,7 +72,6 @@ def translate_blocks(
     for name, value in {**_ENVIRONMENT, **(_OWN_INSTANCE if is_own else {}), **token}.items():
         os.environ.setdefault(name, value)  # read when Ray is imported
     import ray  # noqa: PLC0415 - the import takes seconds and reads the environment
-    import ray.data  # noqa: PLC0415
 
     with ExitStack() as stack:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -97,17 +89,20 @@ def translate_blocks(
         handler = signal.getsignal(signal.SIGTERM)
         ray.init(**options)
         signal.signal(signal.SIGTERM, handler)  # Ray replaces it
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        rows = [{"block": pickle.dumps(block)} for block in blocks]
-        results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-            BlockTranslator,
-            fn_constructor_args=(chosen, columns, directory.resolve()),
-            compute=ray.data.ActorPoolStrategy(size=min(num_workers, len(rows))),
-            num_cpus=1,
-        )
+        actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(BlockTranslator)
+        translators = [actor.remote(spec, columns, directory.resolve()) for _ in range(min(num_workers, len(blocks)))]
+        # Not `ray.util.ActorPool`, which gives blocks to actors that wait for a place in the cluster.
+        running = {each.__ray_ready__.remote(): each for each in translators}
+        remaining, num_unfinished = iter(blocks), len(blocks)
         try:
-            for row in results.iter_rows():
-                yield pickle.loads(row["result"])  # noqa: S301 - from our own processes
+            while num_unfinished:
+                (ended,), _ = ray.wait([*running])
+                translator, result = running.pop(ended), ray.get(ended)
+                if (block := next(remaining, None)) is not None:
+                    running[translator.process.remote(block)] = translator
+                if isinstance(result, BlockResult):
+                    num_unfinished -= 1
+                    yield result
         except ray.exceptions.RayError as error:
             raise EngineError(f"a process of Ray failed: {str(error).strip().splitlines()[-1]}") from error
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dragoman.client import TranslationClient
 from dragoman.client.credentials import TlsOptions
@@ -46,15 +46,8 @@ _MAX_WAITS: Final = 60  # for an overloaded server, per call
 _WAIT_S: Final = 5.0  # if the server sends no delay
 
 
-class TextTranslator(Protocol):
-    """Translates texts."""
-
-    def translate(self, texts: Sequence[str]) -> list[TranslatedRow]:
-        """Return one row for each text; raises if the run must end."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTranslator:
+class EngineSpec:
     """Opens the bundle of a language pair, as the server would choose it."""
 
     bundle: Path
@@ -68,7 +61,7 @@ class EngineTranslator:
     @classmethod
     def of(
         cls, settings: Settings, model: str, source_language: str, target_language: str, **sizes: int
-    ) -> "EngineTranslator":
+    ) -> "EngineSpec":
         """Choose the model; RequestError if none fits."""
         registry = ModelRegistry()
         for name, on_disk in names_on_disk(settings.models.directory).items():
@@ -113,7 +106,7 @@ class EngineTranslator:
             "text_rules": RULES_VERSION,
         }
 
-    def open(self) -> TextTranslator:
+    def open(self) -> "_Engine":
         """Load the model."""
         return _Engine(self)
 
@@ -128,22 +121,22 @@ class _EngineModel:
 
 
 class _Engine:
-    def __init__(self, chosen: EngineTranslator) -> None:
-        bundle = open_version(chosen.bundle)
-        self._chosen, manifest = chosen, bundle.manifest
-        self._graph = open_step_model(bundle, chosen.runtime)
+    def __init__(self, spec: EngineSpec) -> None:
+        bundle = open_version(spec.bundle)
+        self._spec, manifest = spec, bundle.manifest
+        self._graph = open_step_model(bundle, spec.runtime)
         self._has_attention = manifest.has_attention(self._graph.placement.precision)
-        self._options = with_default_protection(TranslationOptions(beam_size=chosen.beam_size), chosen.defaults)
-        self._search = search_config(self._options, chosen.defaults)
+        self._options = with_default_protection(TranslationOptions(beam_size=spec.beam_size), spec.defaults)
+        self._search = search_config(self._options, spec.defaults)
         self._model = _EngineModel(
-            tokenizer=open_tokenizer(bundle).for_pair(chosen.source_language, chosen.target_language),
+            tokenizer=open_tokenizer(bundle).for_pair(spec.source_language, spec.target_language),
             max_source_tokens=manifest.limits.max_source_tokens,
             max_target_tokens=manifest.limits.max_target_tokens,
             confidence=manifest.confidence,
         )
 
     def translate(self, texts: Sequence[str]) -> list[TranslatedRow]:
-        size = max(_NUM_PLANNED, 4 * self._chosen.batch_size)
+        size = max(_NUM_PLANNED, 4 * self._spec.batch_size)
         return [row for start in range(0, len(texts), size) for row in self._translate(texts[start : start + size])]
 
     def _translate(self, texts: Sequence[str]) -> list[TranslatedRow]:
@@ -163,18 +156,18 @@ class _Engine:
     def _pipeline(self, text: str) -> TextPipeline:
         request = TranslationRequest(
             texts=(text,),
-            source_language=self._chosen.source_language,
-            target_language=self._chosen.target_language,
+            source_language=self._spec.source_language,
+            target_language=self._spec.target_language,
             options=self._options,
         )
         return TextPipeline(request, model=self._model, search=self._search, has_attention=self._has_attention)
 
     def _decoded(self, segments: list[Segment]) -> list[SegmentResult]:
-        return decode_segments(self._graph, segments, batch_size=self._chosen.batch_size)
+        return decode_segments(self._graph, segments, batch_size=self._spec.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTranslator:
+class ServerSpec:
     """Calls a running server."""
 
     target: str
@@ -192,7 +185,7 @@ class ServerTranslator:
         unknown = dict.fromkeys(("bundle_sha256", "runtime", "defaults", "text_rules"))
         return {**_common_settings(self), "model": self.model, **unknown}
 
-    def with_served_model(self) -> "ServerTranslator":
+    def with_served_model(self) -> "ServerSpec":
         """Return it with the version that the server uses now; raises the error of the call."""
         result = self.open().call([""])
         return replace(self, model=f"{result.model_name}/{result.model_version}")
@@ -203,13 +196,13 @@ class ServerTranslator:
 
 
 class _Server:
-    def __init__(self, chosen: ServerTranslator, pause: Callable[[float], object] = time.sleep) -> None:
-        key = chosen.api_key_file.read_text().strip() if chosen.api_key_file else None
-        self._client = TranslationClient(chosen.target, timeout_s=_CALL_TIMEOUT_S, api_key=key, tls=chosen.tls)
-        self._chosen, self._pause = chosen, pause
+    def __init__(self, spec: ServerSpec, pause: Callable[[float], object] = time.sleep) -> None:
+        key = spec.api_key_file.read_text().strip() if spec.api_key_file else None
+        self._client = TranslationClient(spec.target, timeout_s=_CALL_TIMEOUT_S, api_key=key, tls=spec.tls)
+        self._spec, self._pause = spec, pause
 
     def translate(self, texts: Sequence[str]) -> list[TranslatedRow]:
-        size = self._chosen.batch_size
+        size = self._spec.batch_size
         return [row for start in range(0, len(texts), size) for row in self._translate(texts[start : start + size])]
 
     def _translate(self, texts: Sequence[str]) -> list[TranslatedRow]:
@@ -218,7 +211,7 @@ class _Server:
         except RejectedCallError as error:
             if not all(field.startswith("texts") for field in error.fields):
                 raise
-            return _in_halves(self._translate, texts, error.message)
+            return _translate_by_bisection(self._translate, texts, error.message)
         return [_row(translation) for translation in result]
 
     def call(self, texts: list[str]) -> TranslationResult:
@@ -227,10 +220,10 @@ class _Server:
             try:
                 return self._client.translate(
                     texts,
-                    source_language=self._chosen.source_language,
-                    target_language=self._chosen.target_language,
-                    model=self._chosen.model,
-                    options=DecodingOptions(beam_size=self._chosen.beam_size),
+                    source_language=self._spec.source_language,
+                    target_language=self._spec.target_language,
+                    model=self._spec.model,
+                    options=DecodingOptions(beam_size=self._spec.beam_size),
                     priority=Priority.BULK,
                 )
             except ExhaustedError as error:
@@ -240,8 +233,8 @@ class _Server:
         raise AssertionError
 
 
-def _common_settings(chosen: EngineTranslator | ServerTranslator) -> dict[str, Any]:
-    return {name: getattr(chosen, name) for name in ("source_language", "target_language", "beam_size")}
+def _common_settings(spec: EngineSpec | ServerSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in ("source_language", "target_language", "beam_size")}
 
 
 def _row(translation: Translation | ServedTranslation) -> TranslatedRow:
@@ -250,7 +243,7 @@ def _row(translation: Translation | ServedTranslation) -> TranslatedRow:
     return TranslatedRow(text=best.text, score=best.score, warnings=warnings)
 
 
-def _in_halves(
+def _translate_by_bisection(
     translate: Callable[[Sequence[str]], list[TranslatedRow]], texts: Sequence[str], reason: str
 ) -> list[TranslatedRow]:
     # Translates texts of which one has caused an error; rejects it with the reason once it is alone.

@@ -121,7 +121,15 @@ def test_unsupported_languages_are_rejected(
 def test_command_of_one_pair_rejects_languages(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["spans", "--bundle", str(tiny_model / "tiny" / "1"), "--data", "a.tsv@en,de"]
+    command = [
+        "shortlist",
+        "--bundle",
+        str(tiny_model / "tiny" / "1"),
+        "--output",
+        str(tmp_path),
+        "--data",
+        "a.tsv@en,de",
+    ]
 
     assert main(command) == 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.evaluation.translation import TextModel, translate_texts
+from dragoman_export.evaluation.translation import BundleTextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -42,7 +42,7 @@ def test_trained_model_copies_unseen_placeholders(tmp_path: Path, capsys: pytest
 
     assert main(train) == main(write_bundle) == 0
     opened = open_bundle(bundle)
-    model = TextModel.of(open_step_model(opened, RuntimeSettings()), open_tokenizer(opened), opened.manifest)
+    model = BundleTextModel.of(open_step_model(opened, RuntimeSettings()), open_tokenizer(opened), opened.manifest)
     sources = ["take {name} now", "open https://example.com/x with %s", "the `C:\\x` is red"]
 
     done = translate_texts(model, sources, beam_size=4, batch_size=4)

@@ -13,7 +13,7 @@ from dragoman.client.enums import TextFormat
 from dragoman.client.request import DecodingOptions, SamplingOptions, Term
 from dragoman.client.results import Translation
 from dragoman_export.__main__ import main as export
-from dragoman_export.evaluation.translation import TextModel, translate_texts
+from dragoman_export.evaluation.translation import BundleTextModel, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.datatypes import Ports
@@ -239,7 +239,7 @@ def test_converted_bundle_has_the_precisions_of_a_gpu_and_translates(tmp_path: P
 
     bundle = open_bundle(converted)
     step_model = open_step_model(bundle, RuntimeSettings(device="cpu"))
-    model = TextModel.of(step_model, open_tokenizer(bundle), bundle.manifest)
+    model = BundleTextModel.of(step_model, open_tokenizer(bundle), bundle.manifest)
     sources = ["Where is the station?", "Open https://example.com/x and wait."]
     station, address = translate_texts(model, sources, beam_size=4, batch_size=2).texts
     assert bundle.manifest.precisions.keys() == {"fp16", "fp32"}

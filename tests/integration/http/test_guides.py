@@ -242,7 +242,7 @@ def test_page_runs_as_written(page: Path, reader: Reader) -> None:
 
 
 OWN_TESTS = ("runs/large", "runs/mixed", "runs/many", "runs/ablation", "synthetic.tsv")
-"""Files of commands that test_distill, test_train, test_multilingual, test_ablate and test_backtranslate run."""
+"""Files of commands that test_distill, test_train, test_multilingual and test_backtranslate run."""
 
 
 @pytest.mark.slow

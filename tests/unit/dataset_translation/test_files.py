@@ -51,8 +51,8 @@ def translated(
     if columns.output_format == "parquet" and input_format != "parquet":
         columns = replace(columns, schema=files.infer_schema(blocks[0], columns))
     directory.mkdir()
-    chosen: Any = Upper()
-    translator = BlockTranslator(chosen, columns, directory)
+    spec: Any = Upper()
+    translator = BlockTranslator(spec, columns, directory)
     results = [translator.process(block) for block in blocks]
     assert [result.error for result in results] == [""] * len(blocks)
     rows: list[dict[str, Any]] = []

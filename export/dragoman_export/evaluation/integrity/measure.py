@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dragoman_export.evaluation.integrity.checks import Case, check_case
-from dragoman_export.evaluation.translation import TextModel, translate_each
+from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.text.orchestration import Outcome
 
 
@@ -37,7 +37,7 @@ class IntegrityRow:
         return 100 * self.num_intact / max(self.num_cases, 1)
 
 
-def translate_cases(model: TextModel, cases: Sequence[Case], *, beam_size: int, batch_size: int) -> list[Answer]:
+def translate_cases(model: BundleTextModel, cases: Sequence[Case], *, beam_size: int, batch_size: int) -> list[Answer]:
     """Translate cases of the language pair of a model as the service does with default options."""
     answers: dict[int, Answer] = {}
     for text_format in dict.fromkeys(case.format for case in cases):

@@ -9,7 +9,7 @@ import numpy as np
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
-from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.translation import BundleTextModel
 from dragoman_export.evaluation.verification import LOG_PROB_TOLERANCE, Check, score_exported
 from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
@@ -47,7 +47,9 @@ def open_original(path: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer)
     return HuggingFaceOriginal(path, tokenizer)
 
 
-def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], *, beam_size: int) -> Iterator[Check]:
+def check_original(
+    original: Original, model: BundleTextModel, pairs: Sequence[Pair], *, beam_size: int
+) -> Iterator[Check]:
     """Compare token ids, log-probabilities at every step, and searches on real sentences.
 
     A library that narrows its beam is compared by greedy search, and by beam searches that end at the length of the
@@ -72,7 +74,7 @@ def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], 
 
 
 def _searches(
-    original: Original, model: TextModel, pairs: Sequence[tuple[list[int], list[int]]], beam_size: int
+    original: Original, model: BundleTextModel, pairs: Sequence[tuple[list[int], list[int]]], beam_size: int
 ) -> Mapping[str, list[tuple[list[int], SearchConfig]]]:
     # Returns sources and searches that both libraries support, by name.
     longest = {len(source): min(len(source) + EXTRA_TARGET_TOKENS, model.max_target_tokens) for source, _ in pairs}
@@ -89,7 +91,7 @@ def _searches(
     }
 
 
-def _search(model: TextModel, beam_size: int, *, most: int, least: int = 0) -> SearchConfig:
+def _search(model: BundleTextModel, beam_size: int, *, most: int, least: int = 0) -> SearchConfig:
     return SearchConfig(
         beam_size=beam_size,
         length_penalty=0.0,

@@ -12,11 +12,9 @@ from tests.tiny_bundle import SENTENCES, build_tiny_bundle, tiny_model, tiny_voc
 from tests.unit.export.tiny_training import save_model, store_settings
 
 # BUNDLE, RUN and so on are replaced by the paths of `files`
-_ABLATE = "ablate --output OUT --test absent.tsv"
 _TRAIN = "train --output OUT"
 _WITH_TEXT = f"{_TRAIN} --train a.tsv --dev a.tsv"
 _RESUME = "train --resume --output RUN"
-_PLOT = "plot BUNDLE --output OUT"
 _SHORTLIST = "shortlist --bundle BUNDLE --output OUT --data DATA"
 _TO_BUNDLE = "bundle --name en-de --version 1 --source-language en --target-language de"
 _BUNDLE = f"{_TO_BUNDLE} --checkpoint CHECKPOINT --output OUT"
@@ -50,9 +48,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (f"{_ABLATE} --rows A,Z -- --train a.tsv --dev a.tsv", "--rows is 'Z'"),
-        (f"{_ABLATE} --workers 0 -- --resume", "--workers is 0: expected at least 1"),
-        (f"{_ABLATE} --beam 2 -- --resume", "without --output and --resume"),
         ("average THREE --last 0", "--last is 0: expected at least 1"),
         ("average THREE --last -1", "--last is -1: expected at least 1"),
         ("average THREE --last 20", "--last is 20: expected at most 3"),
@@ -80,11 +75,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (f"{_RESUME} --normalization identity", "--normalization is 'identity': expected no value with --resume"),
         (f"{_RESUME} --dropout 0.3 --d-model 64 --optimizer adam", "absent.tsv: No such file"),  # accepted
         (f"{_RESUME} --batch-tokens 9 --max-steps 9 --max-malformed 0.5", "absent.tsv: No such file"),
-        ("plot EMPTY", "empty has no log"),
-        (f"{_PLOT} --picture attention", "--source is None: expected a sentence"),
-        (f"{_PLOT} --picture attention --source A --layers 0", "--layers is [0]: expected from 1 to 2"),
-        (f"{_PLOT} --picture positions --length 0", "--length is 0: expected at least 1"),
-        (f"{_PLOT} --picture schedule", "cannot read"),
         (f"{_SHORTLIST} --mean-size 0", "--mean-size is 0"),
         (f"{_SHORTLIST} --max-size 0", "--max-size is 0"),
         (f"{_SHORTLIST} --mean-size 320", "mean size 320: expected 1 to 319"),

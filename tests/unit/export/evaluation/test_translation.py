@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman_export.evaluation.translation import TextModel, default_search, translate_texts
+from dragoman_export.evaluation.translation import BundleTextModel, default_search, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.request import TranslationOptions
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -13,12 +13,12 @@ from dragoman_service.translation.options import TranslationDefaults, search_con
 
 
 @pytest.fixture
-def model(fp32_bundle: Path) -> TextModel:
+def model(fp32_bundle: Path) -> BundleTextModel:
     bundle = open_bundle(fp32_bundle)
-    return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
+    return BundleTextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
 
 
-def test_texts_use_the_text_pipeline(model: TextModel) -> None:
+def test_texts_use_the_text_pipeline(model: BundleTextModel) -> None:
     alone = translate_texts(model, ["A man.", "Two dogs."], beam_size=2, batch_size=4)
     together = translate_texts(model, ["A man. Two dogs.", "", "  A man.\n\nTwo dogs. "], beam_size=2, batch_size=4)
 
@@ -27,7 +27,7 @@ def test_texts_use_the_text_pipeline(model: TextModel) -> None:
     assert together.num_target_tokens == 2 * alone.num_target_tokens
 
 
-def test_long_sentence_is_decoded_in_parts(model: TextModel) -> None:
+def test_long_sentence_is_decoded_in_parts(model: BundleTextModel) -> None:
     sentence = "A man rides a bicycle, " * 40 + "and two dogs run."
 
     run = translate_texts(model, [sentence], beam_size=1, batch_size=4)

@@ -9,7 +9,7 @@ import torch
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
-from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.translation import BundleTextModel
 from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.onnx_export.arithmetic import FloatArray
@@ -29,7 +29,7 @@ def bundle(fp32_bundle: Path) -> Bundle:
 
 
 class _Played:
-    def __init__(self, model: TextModel, *, narrows_beam: bool) -> None:
+    def __init__(self, model: BundleTextModel, *, narrows_beam: bool) -> None:
         self.narrows_beam = narrows_beam
         self.model = model
         self.searches: list[SearchConfig] = []
@@ -46,12 +46,12 @@ class _Played:
 
 
 @pytest.fixture
-def model(bundle: Bundle) -> TextModel:
+def model(bundle: Bundle) -> BundleTextModel:
     graph = OnnxStepModel(bundle, RuntimeSettings(precision="fp32"))
-    return TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
+    return BundleTextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
 
 
-def test_equal_searches_are_compared_by_beam(model: TextModel) -> None:
+def test_equal_searches_are_compared_by_beam(model: BundleTextModel) -> None:
     original = _Played(model, narrows_beam=False)
 
     checks = list(check_original(original, model, _PAIRS, beam_size=3))
@@ -61,7 +61,7 @@ def test_equal_searches_are_compared_by_beam(model: TextModel) -> None:
     assert {(search.beam_size, search.min_target_tokens) for search in original.searches} == {(3, 0)}
 
 
-def test_narrowing_beams_are_compared_by_greedy_and_fixed_length(model: TextModel) -> None:
+def test_narrowing_beams_are_compared_by_greedy_and_fixed_length(model: BundleTextModel) -> None:
     original = _Played(model, narrows_beam=True)
     lengths = [len(model.tokenizer.encode_pair("", pair.target)[1]) - 1 for pair in _PAIRS]
 
@@ -87,7 +87,7 @@ class _Different(_Played):
         return found if search.beam_size == 1 else found[1:]
 
 
-def test_differences_are_counted(model: TextModel) -> None:
+def test_differences_are_counted(model: BundleTextModel) -> None:
     checks = list(check_original(_Different(model, narrows_beam=True), model, _PAIRS, beam_size=2))
 
     assert [check.measured for check in checks] == [3, pytest.approx(1), 0, 3]

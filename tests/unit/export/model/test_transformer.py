@@ -69,19 +69,6 @@ def test_input_of_the_encoder(variant: dict[str, Any], expected: Callable[[Trans
     torch.testing.assert_close(entered[0][0], expected(model))
 
 
-@pytest.mark.parametrize(
-    ("variant", "shapes"),
-    [
-        ({"positions": "sinusoidal"}, [(9, 16)]),
-        ({"positions": "rotary"}, [(9, 8)]),
-        ({"positions": "learned", "max_positions": 7, "position_offset": 2}, [(7, 16), (7, 16)]),
-        ({"positions": "none"}, []),
-    ],
-)
-def test_position_tables(variant: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
-    assert [tuple(table.shape) for table in tiny_model(**variant).position_tables(9).values()] == shapes
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_padding_has_no_influence(norm: str) -> None:
     model, mask = tiny_model(norm=norm), mask_of([7, 3])

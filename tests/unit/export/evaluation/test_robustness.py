@@ -1,11 +1,12 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.cli.robustness import CHANGES, Case, changed
 from dragoman_export.data.reader import Pair
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.robustness import CHANGES, Case, change_lines, changed, measure_changes
+from dragoman_service.runtimes.settings import RuntimeSettings
 
 PAIRS = [
     Pair(
@@ -73,39 +74,31 @@ def test_sample_depends_on_the_seed_only() -> None:
     assert changed(PAIRS, limit=3, seed=1) != changed(PAIRS, limit=3, seed=2)
 
 
-def test_bundles_are_compared(fp32_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, scores, copy = tmp_path / "test.tsv", tmp_path / "scores.json", tmp_path / "copy"
-    data.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS), encoding="utf-8")
-    copy.symlink_to(fp32_bundle)
-    flags = ["--data", str(data), "--limit", "2", "--scores", str(scores)]
+def test_outcomes_are_measured_by_change(fp32_bundle: Path) -> None:
+    cases = changed(PAIRS, limit=2, seed=1)
+    with open_text_model([fp32_bundle], RuntimeSettings(num_intra_op_threads=1)) as (model, _):
+        outcomes = measure_changes(model, cases, beam_size=4, batch_size=16)
 
-    assert main(["robustness", "--bundle", str(fp32_bundle), str(copy), *flags]) == 0
-
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 1 + 2 * len(CHANGES)
-    measured = json.loads(scores.read_text(encoding="utf-8"))
-    assert list(measured) == [str(fp32_bundle), str(copy)]
-    assert measured[str(fp32_bundle)] == measured[str(copy)]
-    outcomes = measured[str(copy)]
     assert list(outcomes) == list(CHANGES)
     # random weights reproduce neither numbers nor words, and the service inserts placeholders
-    assert outcomes["numbers with units"]["preserved"] == outcomes["placeholders"]["preserved"] == 0
-    assert outcomes["all capitals"]["preserved"] is None
-    assert outcomes["single words"]["chrf"] is None
-    assert 0 <= outcomes["typos"]["chrf"] < 30
-    assert outcomes["typos"]["sentences"] == 2
+    assert outcomes["numbers with units"].preserved == outcomes["placeholders"].preserved == 0
+    assert outcomes["all capitals"].preserved is None
+    assert outcomes["single words"].chrf is None
+    assert 0 <= (outcomes["typos"].chrf or 0.0) < 30
+    assert outcomes["typos"].sentences == 2
+    assert len([*change_lines(outcomes)]) == 1 + len(CHANGES)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [(("--limit", "0"), "--limit is 0"), (("--limit", "5"), "--data has no pair that permits the change")],
+    [(("--sample", "0"), "--sample is 0"), (("--sample", "5"), "--data has no pair that permits the change")],
 )
-def test_unusable_limit_or_text_is_rejected(
+def test_unusable_sample_or_text_is_rejected(
     fp32_bundle: Path, tmp_path: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "test.tsv"
     data.write_text("Yes.\tJa.\n", encoding="utf-8")
 
-    assert main(["robustness", "--bundle", str(fp32_bundle), "--data", str(data), *flags]) == 1
+    assert main(["evaluate", "--robustness", "--bundle", str(fp32_bundle), "--data", str(data), *flags]) == 1
 
     assert message in capsys.readouterr().err

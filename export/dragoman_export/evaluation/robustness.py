@@ -1,30 +1,24 @@
-"""`dragoman export robustness`: scores translations of changed test sentences, for one or several bundles.
+"""Scores translations of changed test sentences.
 
 Each change applies to a seeded sample of the pairs that permit it. The unchanged sentences of the same sample are
 scored for comparison.
 """
 
-import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import TypeAdapter
 from sacrebleu.metrics.chrf import CHRF
 
-from dragoman_export.cli.flags import add_shared
-from dragoman_export.cli.spans import SPANS
 from dragoman_export.data.augmentation import AugmentationConfig, augment
-from dragoman_export.data.reader import Pair, read_pairs
-from dragoman_export.errors import CorpusError, SettingError
-from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.data.reader import Pair
+from dragoman_export.errors import CorpusError
 from dragoman_export.evaluation.report import copies, repetitions
-from dragoman_export.evaluation.translation import TextModel, translate_texts
-from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_export.evaluation.spans import SPANS
+from dragoman_export.evaluation.translation import BundleTextModel, TranslationRun, translate_texts
 
 UNITS: Final = ("km", "kg", "°C", "GB", "ms", "km/h", "%")
 _NUM_JOINED: Final = 6  # sentences of a very long sentence
@@ -147,34 +141,6 @@ CHANGES: Final[Mapping[str, Callable[[Iterable[Pair], Random], Iterator[Case]]]]
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags."""
-    add_shared(parser, "bundle", nargs="+", metavar="PATH", help="bundles, checkpoints or run folders to compare")
-    add_shared(parser, "data")
-    parser.add_argument("--limit", type=int, default=500, metavar="N", help="sentences per change (500)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample and the changes (1)")
-    add_shared(parser, "batch-size", "threads")
-    parser.add_argument("--scores", type=Path, metavar="JSON", help="write the measures by bundle and change")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Change, translate, measure and print; CorpusError if no pair permits a change."""
-    if args.limit < 1:
-        raise SettingError("--limit", args.limit, "at least 1")
-    cases = changed(read_pairs(args.data, None), limit=args.limit, seed=args.seed)
-    measured: dict[str, dict[str, Outcome]] = {}
-    for path in args.bundle:
-        with open_text_model([path], RuntimeSettings(num_intra_op_threads=args.threads)) as (model, _):
-            measured[str(path)] = measure(model, cases, args.batch_size)
-    print(f"{'change':28} {'sentences':>9} {'unchanged':>9} {'chrF':>6} repeated copied preserved  bundle")
-    for change in CHANGES:
-        for path, outcomes in measured.items():
-            print(f"{change:28} {_line(outcomes[change])}  {path}")
-    if args.scores:
-        args.scores.write_bytes(TypeAdapter(dict[str, dict[str, Outcome]]).dump_json(measured, indent=2) + b"\n")
-    return 0
-
-
 def changed(pairs: Sequence[Pair], *, limit: int, seed: int) -> dict[str, list[Case]]:
     """Return at most `limit` sentences for each change, the same for the same seed."""
     cases = {}
@@ -188,17 +154,34 @@ def changed(pairs: Sequence[Pair], *, limit: int, seed: int) -> dict[str, list[C
     return cases
 
 
-def measure(model: TextModel, cases: Mapping[str, Sequence[Case]], batch_size: int) -> dict[str, Outcome]:
+def measure_changes(
+    model: BundleTextModel, cases: Mapping[str, Sequence[Case]], *, beam_size: int, batch_size: int
+) -> dict[str, Outcome]:
     """Translate the unchanged and the changed sources; return the measures by change."""
+
+    def translated(sources: Sequence[str]) -> TranslationRun:
+        return translate_texts(model, sources, beam_size=beam_size, batch_size=batch_size)
+
     pairs = list(dict.fromkeys(pair for changed in cases.values() for case in changed for pair in case.unchanged))
-    texts = translate_texts(model, [pair.source for pair in pairs], beam_size=4, batch_size=batch_size).texts
-    unchanged = dict(zip(pairs, texts, strict=True))
-    return {name: _measure(model, changed, unchanged, batch_size) for name, changed in cases.items()}
+    unchanged = dict(zip(pairs, translated([pair.source for pair in pairs]).texts, strict=True))
+    return {
+        name: _outcome(changed, translated([case.source for case in changed]), unchanged)
+        for name, changed in cases.items()
+    }
 
 
-def _measure(model: TextModel, cases: Sequence[Case], unchanged: Mapping[Pair, str], batch_size: int) -> Outcome:
+def change_lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """Yield the measures as lines of a table."""
+    yield f"{'change':28} {'sentences':>9} {'unchanged':>9} {'chrF':>6} repeated copied preserved"
+    for change, outcome in outcomes.items():
+        chrf = "" if outcome.chrf is None else f"{outcome.chrf:.2f}"
+        preserved = "" if outcome.preserved is None else f"{outcome.preserved:.2%}"
+        shares = f"{outcome.repetitions:8.2%} {outcome.copies:6.2%}"
+        yield f"{change:28} {outcome.sentences:9,} {outcome.unchanged_chrf:9.2f} {chrf:>6} {shares} {preserved:>9}"
+
+
+def _outcome(cases: Sequence[Case], run: TranslationRun, unchanged: Mapping[Pair, str]) -> Outcome:
     sources, references = [case.source for case in cases], [case.reference for case in cases]
-    run = translate_texts(model, sources, beam_size=4, batch_size=batch_size)
     pairs = [pair for case in cases for pair in case.unchanged]
     num_spans = sum(len(case.spans) for case in cases)
     num_present = sum(
@@ -226,10 +209,3 @@ def _without(spans: Iterable[str], text: str) -> str:
     for span in spans:
         text = text.replace(span, "")
     return text
-
-
-def _line(outcome: Outcome) -> str:
-    chrf = "" if outcome.chrf is None else f"{outcome.chrf:.2f}"
-    preserved = "" if outcome.preserved is None else f"{outcome.preserved:.2%}"
-    shares = f"{outcome.repetitions:8.2%} {outcome.copies:6.2%}"
-    return f"{outcome.sentences:9,} {outcome.unchanged_chrf:9.2f} {chrf:>6} {shares} {preserved:>9}"
