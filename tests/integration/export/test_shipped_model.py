@@ -20,7 +20,8 @@ from dragoman_service.datatypes import Ports
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-from tests.integration.real_process import get, until
+from tests.integration.real_process import get
+from tests.waiting import wait_until
 
 MODELS = Path(__file__).parents[3] / "deploy" / "models" / "dragoman_models"
 BUNDLE = MODELS / "en-de" / "1"
@@ -90,7 +91,7 @@ def test_server_is_ready_once_all_bundled_models_are_ready() -> None:
     with ServerProcess() as server:
         record = server.wait_for("listening", timeout_s=START_TIMEOUT_S)
         ports = Ports(**{name: record[name] for name in ("grpc_port", "http_port", "metrics_port")})
-        until(lambda: get(ports, "/readyz")[0] == 200, "the server is ready")
+        wait_until(lambda: get(ports, "/readyz")[0] == 200)
         models = json.loads(get(ports, "/v1/models")[1])["models"]
 
     assert [(model["name"], [version["state"] for version in model["versions"]]) for model in models] == [
