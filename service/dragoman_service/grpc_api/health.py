@@ -1,7 +1,7 @@
 """Health, which needs no key, and reflection, which needs any valid key. Neither is counted as a request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 import grpc
@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman_service.errors import DragomanError
-from dragoman_service.grpc_api.servicer import Behavior, RawResponse, without_traceback
+from dragoman_service.grpc_api.servicer import Behavior, RawResponse, register, without_traceback
 from dragoman_service.middleware import error_mapping
 from dragoman_service.middleware.conversion import parse_message
 from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion
@@ -21,26 +21,6 @@ HEALTH_NAME = "grpc.health.v1.Health"
 _V1ALPHA = "v1alpha"
 _REFLECTION_V1 = reflection.SERVICE_NAME.replace(_V1ALPHA, "v1")
 _REFLECTION_NAMES = (_REFLECTION_V1, reflection.SERVICE_NAME)  # clients try v1 first; grpcio 1.85 has only v1alpha
-
-
-def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
-    """Register both versions of reflection, for these services, with a server."""
-    v1 = descriptor_pb2.FileDescriptorProto()
-    reflection_pb2.DESCRIPTOR.CopyToProto(v1)
-    v1 = text_format.Parse(
-        text_format.MessageToString(v1).replace(_V1ALPHA, "v1"), descriptor_pb2.FileDescriptorProto()
-    )
-    descriptor_pool.Default().Add(v1)
-    servicer = reflection.aio.ReflectionServicer((*names, *_REFLECTION_NAMES))
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,  # equal in both versions except for the package
-        reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    for name in _REFLECTION_NAMES:
-        handlers = {"ServerReflectionInfo": handler}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        server.add_registered_method_handlers(name, handlers)
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has no types
@@ -91,28 +71,36 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
 
 
 class ControlServices:
-    """Wraps the methods of health and reflection with the resource limits; they are not counted as requests."""
+    """Health and reflection with the resource limits; their calls are not counted as requests."""
 
-    def __init__(self, access: Access, bounds: ResourceLimits) -> None:
+    def __init__(self, health: Health, access: Access, bounds: ResourceLimits) -> None:
+        self._health_servicer = health
         self._access = access
         self._bounds = bounds
 
-    def wrap(self, service: str, handler: Any) -> Any:
-        """Return the handler of a method with limits, or unchanged if it belongs to another service."""
-        if service not in (HEALTH_NAME, *_REFLECTION_NAMES):
-            return handler
-        is_unary = not (handler.request_streaming or handler.response_streaming)
-        make_handler = grpc.stream_unary_rpc_method_handler if is_unary else grpc.stream_stream_rpc_method_handler
-        answer = self._reflection(handler) if handler.request_streaming else self._health(handler)
-        return make_handler(without_traceback(answer), None, handler.response_serializer)
+    def add_to(self, server: grpc.aio.Server, names: Iterable[str]) -> None:
+        """Register health and both versions of reflection with a server; reflection lists services of these names."""
+        health, response = self._health_servicer, health_pb2.HealthCheckResponse.SerializeToString
+        check = grpc.stream_unary_rpc_method_handler(without_traceback(self._health(health.Check)), None, response)
+        watch = grpc.stream_stream_rpc_method_handler(without_traceback(self._health(health.Watch)), None, response)
+        register(server, HEALTH_NAME, {"Check": check, "Watch": watch})
+        _add_v1_descriptors()
+        servicer = reflection.aio.ReflectionServicer((*names, HEALTH_NAME, *_REFLECTION_NAMES))
+        # The messages of both versions are equal except for the package.
+        info = grpc.stream_stream_rpc_method_handler(
+            without_traceback(self._reflection(servicer.ServerReflectionInfo)),
+            None,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        for name in _REFLECTION_NAMES:
+            register(server, name, {"ServerReflectionInfo": info})
 
-    def _health(self, handler: Any) -> Behavior:
+    def _health(self, method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]) -> Behavior:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             try:
                 raw_request = await self._bounds.anonymous_receiver.receive(context, peer_name(context.peer()))
                 self._bounds.check_control_message(len(raw_request))
-                request = parse_message(raw_request, handler.request_deserializer)
-                method = handler.unary_stream if handler.response_streaming else handler.unary_unary
+                request = parse_message(raw_request, health_pb2.HealthCheckRequest.FromString)
                 response: RawResponse = await method(request, context)  # serialized by gRPC
             except DragomanError as error:
                 return await _abort(context, error)
@@ -120,11 +108,11 @@ class ControlServices:
 
         return answer
 
-    def _reflection(self, handler: Any) -> Behavior:
+    def _reflection(self, method: Callable[[Any, grpc.aio.ServicerContext], AsyncIterator[Any]]) -> Behavior:
         async def checked(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             async for raw_request in requests:
                 self._bounds.check_control_message(len(raw_request))
-                yield parse_message(raw_request, handler.request_deserializer)
+                yield parse_message(raw_request, reflection_pb2.ServerReflectionRequest.FromString)
 
         async def answer(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> RawResponse:
             try:
@@ -135,7 +123,7 @@ class ControlServices:
                     raise
                 with self._bounds.streams.held(peer_name(context.peer())):
                     async with asyncio.timeout(self._bounds.settings.stream_idle_timeout_s):
-                        async for response in handler.stream_stream(checked(requests), context):
+                        async for response in method(checked(requests), context):
                             await run_to_completion(context.write(response))
             except TimeoutError:
                 return None
@@ -150,3 +138,12 @@ async def _abort(context: grpc.aio.ServicerContext, error: DragomanError) -> Raw
     rpc_error = error_mapping.to_rpc_error(error)
     await context.abort(rpc_error.code, rpc_error.message, rpc_error.trailing_metadata)
     raise AssertionError("abort returned")
+
+
+def _add_v1_descriptors() -> None:
+    v1 = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(v1)
+    v1 = text_format.Parse(
+        text_format.MessageToString(v1).replace(_V1ALPHA, "v1"), descriptor_pb2.FileDescriptorProto()
+    )
+    descriptor_pool.Default().Add(v1)

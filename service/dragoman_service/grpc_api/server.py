@@ -5,12 +5,10 @@ import logging
 import math
 from collections.abc import Callable
 
-from grpc_health.v1 import health_pb2_grpc
-
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError, DrainingError
-from dragoman_service.grpc_api.health import HEALTH_NAME, ControlServices, Health, add_reflection
-from dragoman_service.grpc_api.servicer import CallInterceptor, GrpcExtension, Servicer
+from dragoman_service.grpc_api.health import ControlServices, Health
+from dragoman_service.grpc_api.servicer import CallCounter, GrpcExtension, Servicer
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
 from dragoman_service.middleware.handlers import Handlers
@@ -67,12 +65,12 @@ class GrpcServer:
             logs=logs,
             clock=clock,
         )
-        interceptor = CallInterceptor(ControlServices(access, bounds).wrap)
-        self._server = Server((interceptor,), _options(settings))
-        self._dropped_calls = DroppedCallCounter(lambda: interceptor.num_calls, metrics)
+        counter = CallCounter()
+        self._server = Server((counter,), _options(settings))
+        self._dropped_calls = DroppedCallCounter(lambda: counter.num_calls, metrics)
         Servicer(handlers, self.pipeline).add_to(self._server, extension)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((extension.name,) if extension else ())))
+        names = (*SERVICE_NAMES, *((extension.name,) if extension else ()))
+        ControlServices(self._health, access, bounds).add_to(self._server, names)
 
     async def start(self) -> int:
         """Listen, and return the bound port; translations are still rejected.

@@ -70,11 +70,11 @@ class Servicer:
                 handlers[method.name] = self.unary_handler(
                     UnaryMethod(policy=policy, handler=self._handlers.unary[policy], request=kind)
                 )
-            _register(server, service.full_name, handlers)
+            register(server, service.full_name, handlers)
         if extension:
             extension.add_descriptors()
             methods = {name: self.unary_handler(method) for name, method in extension.methods.items()}
-            _register(server, extension.name, methods)
+            register(server, extension.name, methods)
 
     def unary_handler(self, method: UnaryMethod) -> Any:
         """Return the handler of a method for gRPC, which receives its request before it is read."""
@@ -116,12 +116,10 @@ class Servicer:
         return request
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Counts all calls, and wraps the methods of health and reflection."""
+class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Counts the calls of all services."""
 
-    def __init__(self, control: Callable[[str, Any], Any]) -> None:
-        """`control` returns the handler of a method of a service with limits, or unchanged."""
-        self._control = control
+    def __init__(self) -> None:
         self.num_calls = 0
 
     async def intercept_service(
@@ -129,13 +127,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
     ) -> Any:  # a grpc.RpcMethodHandler, or None for an unknown method
         """Return the handler of a method."""
         self.num_calls += 1
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        return self._control(handler_call_details.method.strip("/").partition("/")[0], handler)
+        return await continuation(handler_call_details)
 
 
-def _register(server: grpc.aio.Server, service: str, handlers: Mapping[str, Any]) -> None:
+def register(server: grpc.aio.Server, service: str, handlers: Mapping[str, Any]) -> None:
+    """Register the handlers of a service by the names of their methods."""
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     server.add_registered_method_handlers(service, handlers)
 

@@ -29,18 +29,14 @@ class Streaming(enum.Enum):
 class CallPolicy:
     """Steps of the pipeline for the calls of a method."""
 
-    path: str  # `/package.Service/Method`; permissions, metrics and the access log count the call as this method
+    path: str  # `/package.Service/Method`, which determines the permission
+    method: str  # last part of the path; metrics and the access log count the call as this method
     authenticates: bool = True  # False: the host of the client is the caller
     key_header: str | None = None  # metadata with the API key of calls without `authorization`
     reads_message: bool = True  # False: the handler reads the body, or the call has none
     is_translation: bool  # True: counts against `max_concurrent_requests`; False: at most `max_control_message_bytes`
     time_limit: TimeLimit = TimeLimit.NONE
     streaming: Streaming = Streaming.NONE
-
-    @property
-    def method(self) -> str:
-        """Last part of the path."""
-        return self.path.rpartition("/")[2]
 
     def anonymous(self) -> "CallPolicy":
         """Return the policy of a route without a key, whose body is not read."""
@@ -56,6 +52,7 @@ def _translation(
 ) -> CallPolicy:
     return CallPolicy(
         path=f"/{_SERVICES['TranslationService'].full_name}/{method}",
+        method=method,
         reads_message=reads_message,
         is_translation=True,
         time_limit=time_limit,
@@ -64,7 +61,7 @@ def _translation(
 
 
 def _control(service: str, method: str) -> CallPolicy:
-    return CallPolicy(path=f"/{_SERVICES[service].full_name}/{method}", is_translation=False)
+    return CallPolicy(path=f"/{_SERVICES[service].full_name}/{method}", method=method, is_translation=False)
 
 
 TRANSLATE = _translation("Translate", TimeLimit.CALL)

@@ -1,7 +1,6 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -10,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import DrainingError, InvalidFieldError
-from dragoman_service.grpc_api.servicer import CallInterceptor, Servicer, UnaryMethod
+from dragoman_service.grpc_api.servicer import CallCounter, Servicer, UnaryMethod
 from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
 from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
 from dragoman_service.middleware.pipeline import RequestPipeline
@@ -233,16 +232,12 @@ async def test_closed_or_full_limiter_rejects_calls() -> None:
     assert around.sample("dragoman_rejected_requests_total", reason="draining") == 1
 
 
-async def test_interceptor_counts_calls_and_wraps_methods_by_service() -> None:
-    interceptor = CallInterceptor(lambda service, handler: (service, handler))
+async def test_calls_of_all_services_are_counted() -> None:
+    counter = CallCounter()
 
-    async def known(_details: object) -> str:
-        return "handler"
+    async def handler_of(method: str) -> str | None:
+        return "handler" if method == "known" else None
 
-    async def unknown(_details: object) -> None:
-        return None
-
-    details = SimpleNamespace(method="/grpc.health.v1.Health/Check")
-    assert await interceptor.intercept_service(known, details) == ("grpc.health.v1.Health", "handler")
-    assert await interceptor.intercept_service(unknown, details) is None
-    assert interceptor.num_calls == 2
+    assert await counter.intercept_service(handler_of, "known") == "handler"
+    assert await counter.intercept_service(handler_of, "unknown") is None
+    assert counter.num_calls == 2
