@@ -13,6 +13,7 @@ HYPHENS = frozenset("-\u2010\u2011")
 _NUMERIC = re.compile(r"#|%(?:\d{1,2}\$)?[-+#0 ,']{0,4}+\d{0,4}+(?:hh?|ll?|I64|[zjtLq])?[diu]|%L?n")
 _NAMELESS = re.compile(r"%(?:\d{1,2}\$?)?[s@]?|\{\{?\s?\d{0,2}\s?\}\}?|%(?:\d{1,2})")
 _DIGITS = re.compile(r"[+\-\u2212]?\d[\d.,'\u202f\xa0\u2009 ]{0,30}+")
+_EXTENSIBLE = re.compile(r"\$!?[a-z]\w*+(?:\.\w++)*+")  # Velocity
 _NAME_PART = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+")
 _MAX_NAME = 64
 _GLUED = re.compile(r"(?<![\w.,-])(\d{1,4})-(?=[^\W\d_]{3,40}+(?![\w-]))")
@@ -33,7 +34,7 @@ _PLURAL_NOUN = re.compile(
 
 
 def is_count(text: str, kind: ProtectedKind | None, following: str) -> bool:
-    """Return whether a protected span is a count.
+    """Return whether a protected span is a count, or a variable such as `$name`, whose name a hyphen would extend.
 
     Args:
         text: the span.
@@ -44,7 +45,7 @@ def is_count(text: str, kind: ProtectedKind | None, following: str) -> bool:
         return _DIGITS.fullmatch(text) is not None
     if kind is None or kind is ProtectedKind.TAG or len(text) > _MAX_NAME:
         return False
-    if _NUMERIC.fullmatch(text):
+    if _NUMERIC.fullmatch(text) or _EXTENSIBLE.fullmatch(text):
         return True
     if _NAMELESS.fullmatch(text):
         return _PLURAL_NOUN.match(following) is not None

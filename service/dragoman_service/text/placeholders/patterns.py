@@ -19,6 +19,7 @@ from typing import Protocol
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
 from dragoman_service.text.placeholders import templates
+from dragoman_service.text.placeholders.blocks import find_blocks
 from dragoman_service.text.placeholders.containers import TextReader
 from dragoman_service.text.placeholders.icu import Container
 from dragoman_service.text.placeholders.plural_bars import plural_separators
@@ -157,6 +158,20 @@ class Protection:
                     matches[index] = expression.search(text, position, check)
 
 
+class BlockFinder:
+    """Joins the tags of a block of a template language to one span with messages."""
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
+        """Return the spans with one span for each block, in order."""
+        joined: list[ProtectedSpan] = []
+        position = 0
+        for block in find_blocks(text, spans, check):
+            joined += spans[position : block.first]
+            joined.append(ProtectedSpan(span=block.span, kind=spans[block.first].kind, messages=block.messages))
+            position = block.last + 1
+        return [*joined, *spans[position:]]
+
+
 class PluralBarFinder:
     """Finds the bars between the plural forms of a message."""
 
@@ -240,7 +255,7 @@ def compile_protection(
     if rules:
         grammar = re.compile(_alternatives(rules))
         expressions.append(WindowedExpression(expression=grammar, reach=_GRAMMAR_REACH, window=_GRAMMAR_WINDOW))
-    finders: list[SpanFinder] = []
+    finders: list[SpanFinder] = [BlockFinder()]
     if ProtectedKind.PLURAL in kinds:
         finders.append(PluralBarFinder())
     if terms:

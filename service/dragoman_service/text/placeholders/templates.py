@@ -231,7 +231,7 @@ RULES = (
     ),
     Rule(
         kind=ProtectedKind.BRACKETS,  # bold and italic text of MediaWiki
-        pattern=r"'(?<![\w']')'{1,4}+(?=[\w(\[{<$])|'(?:(?<=[^\W\d]'|[)\]}>.!?]')|(?<=\$\d'))'{1,4}+(?![\w'])",
+        pattern=r"'(?<![\w']')'{1,4}+(?=[\w(\[{<$])|'(?:(?<=[^\W\d]'|[)\]}>.,:;!?]')|(?<=\$\d'))'{1,4}+(?![\w'])",
     ),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"{_DOLLARS_OF_AMOUNT}|(?a:{_MATH})|{_DOLLARS}"),
     Rule(kind=ProtectedKind.VARIABLE, pattern=rf"(?a:\$(?<![\w$]\$){_NAME}\$(?![\w$]))"),  # Chrome

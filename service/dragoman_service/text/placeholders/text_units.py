@@ -26,7 +26,10 @@ from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
 from dragoman_service.text.invariants import violations
 from dragoman_service.text.placeholders.accelerators import find_accelerator, find_doubled_ampersands
+from dragoman_service.text.placeholders.apostrophes import find_apostrophes
 from dragoman_service.text.placeholders.backslashes import find_escapes
+from dragoman_service.text.placeholders.blocks import is_apart
+from dragoman_service.text.placeholders.bracket_tags import bracket_tag_name, paired_tags
 from dragoman_service.text.placeholders.counts import is_count
 from dragoman_service.text.placeholders.patterns import (
     ProtectedSpan,
@@ -58,12 +61,16 @@ _BREAKS = frozenset((
     "br", "p", "hr", "div", "li", "ul", "ol", "dl", "dt", "dd", "table", "tr", "td", "th", "blockquote", "h1", "h2",
     "h3", "h4", "h5", "h6",
 ))
+_BREAKS_IN_BRACKETS = _BREAKS | {"*", "list", "quote", "center", "left", "right"}
 # Tags that may divide a word.
 _FORMATTING = frozenset((
     "b", "i", "u", "s", "em", "strong", "small", "big", "sub", "sup", "span", "font", "mark", "del", "ins", "strike",
     "tt", "code", "abbr", "cite", "q",
 ))
 # fmt: on
+
+# Kinds of the tags of blocks.
+_BLOCK_KINDS = frozenset((ProtectedKind.BRACES, ProtectedKind.TEMPLATE, ProtectedKind.BRACKETS, ProtectedKind.VARIABLE))
 
 # Priority of spans for trained placeholders, which are few.
 _PRIORITIES: dict[ProtectedKind | None, int] = {None: 0, ProtectedKind.IDENTIFIER: 1, ProtectedKind.NUMBER: 2}
@@ -243,6 +250,10 @@ def plain_unit(
             if char != '"':  # models rarely keep quotation marks, so these are protected spans
                 codes.append((span, CodeKind.ESCAPED, char))
             forms.setdefault(char, text[span.start : span.end])
+        doubled, apostrophe = find_apostrophes(text, check)
+        codes += [(span, CodeKind.ESCAPED, "'") for span in doubled]
+        if apostrophe:
+            forms.setdefault("'", apostrophe)
     if has_accelerators:
         doubled, mark = find_doubled_ampersands(text), find_accelerator(text)
         codes += [(span, CodeKind.ESCAPED, "&") for span in doubled]
@@ -310,12 +321,12 @@ class TextUnitBuilder:
             self.add_code("", source, CodeKind.BREAK)
         elif span.is_placeholder:
             self.add_placeholder(source, target=span.protected.target, is_count=span.is_count)
-        elif text.startswith("</"):
-            self.close_tag(tag_name(text), source)
+        elif span.is_end_tag:
+            self.close_tag(span.name, source)
         elif text.endswith("/>"):
             self.add_standalone(source)
         else:
-            self.open_tag(tag_name(text), source)
+            self.open_tag(span.name, source)
 
     def add_code(self, text: str, source: Span, kind: CodeKind) -> None:
         """Add a code without partner that the unit shows as `text`."""
@@ -478,7 +489,8 @@ def protected_units(
         check()
         has_number = is_plural or _ICU_PLURAL.match(unit.text, protected.span.start) is not None
         for message in protected.messages:
-            escapes = "".join(dict.fromkeys(unit.escapes + "{}" + "#" * has_number))
+            is_icu = protected.kind is ProtectedKind.ICU
+            escapes = "".join(dict.fromkeys(unit.escapes + "{}" * is_icu + "#" * has_number))
             inner = replace(unit.part(message, check), escapes=escapes)
             units += protected_units(inner, protection, placeholders, is_plural=has_number, check=check)
     return units
@@ -493,11 +505,13 @@ class _Accepted:
     last: int
     is_count: bool
     ends_sentence: bool
+    name: str  # of a tag that marks the text up to its end tag; empty: other spans
+    is_end_tag: bool
     follows_element: bool  # the tag of a new word directly after the end of another element, as in a menu of links
 
     @property
     def is_placeholder(self) -> bool:
-        if self.ends_sentence or self.protected.kind is not ProtectedKind.TAG:
+        if self.ends_sentence or not self.name:
             return not self.ends_sentence
         return is_placeholder_tag(self.text) or (self.text.endswith("/>") and tag_name(self.text).isdigit())
 
@@ -562,7 +576,11 @@ def renumbered(unit: TextUnit, placeholders: Placeholders, check: Check = never_
 def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> Iterator[_Accepted]:
     codes, index = unit.codes, 0
     closed = -1  # end of the last closing tag
-    for protected in spans:
+    pairs = paired_tags(
+        (unit.text[each.span.start : each.span.end] if each.kind is ProtectedKind.BRACKETS else "" for each in spans),
+        check,
+    )
+    for number, protected in enumerate(spans):
         span = protected.span
         check()
         while index < len(codes) and codes[index].end <= span.start:
@@ -576,8 +594,16 @@ def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> I
         while last < len(codes) and codes[last].start < span.end:
             last += 1
         text = unit.text[span.start : span.end]
+        name, is_end_tag = "", pairs.get(number, False)
         ends_sentence, follows_element = protected.kind is ProtectedKind.PLURAL, False
+        if protected.messages and protected.kind in _BLOCK_KINDS:
+            ends_sentence = is_apart(unit.text, span, protected.messages[-1])
+        if protected.kind is ProtectedKind.BRACKETS and not protected.messages:
+            name = bracket_tag_name(text)
+            ends_sentence = name.lower() in _BREAKS_IN_BRACKETS
+            name = name if number in pairs else ""
         if protected.kind is ProtectedKind.TAG:
+            name, is_end_tag = tag_name(text), text.startswith("</")
             ends_sentence = _ends_sentence(text, unit.text, span)
             is_part = tag_name(text).lower() in _FORMATTING or is_placeholder_tag(text)
             begins_word = not text.startswith("</") and unit.text[span.end : span.end + 1].isalpha()
@@ -591,6 +617,8 @@ def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> I
             last=last,
             is_count=is_count(text, protected.kind, following),
             ends_sentence=ends_sentence,
+            name=name,
+            is_end_tag=is_end_tag,
             follows_element=follows_element,
         )
         index = last

@@ -4,6 +4,11 @@ from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.counts import is_count, with_separated_counts
 
 
+@pytest.mark.parametrize("span", ["$name", "$user.name", "$!place"])
+def test_variable_without_braces_stands_alone(span: str) -> None:
+    assert is_count(span, ProtectedKind.VARIABLE, "")
+
+
 @pytest.mark.parametrize(
     "span",
     [
