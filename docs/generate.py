@@ -26,6 +26,7 @@ from dragoman.option_ranges import field_range
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
 from dragoman_export.__main__ import main as export_command
+from dragoman_export.cli.flags import actions_of
 from dragoman_service.__main__ import main as service_command
 from dragoman_service.config import setting_fields
 from dragoman_service.middleware.error_mapping import TABLE
@@ -214,7 +215,7 @@ def _parser(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> argpa
 
 def _children(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield the commands of a parser and theirs, each once, in the order in which they were declared."""
-    for action in parser._actions:
+    for action in actions_of(parser):
         if isinstance(action, argparse._SubParsersAction):
             for child in dict.fromkeys(action.choices.values()):
                 yield child
@@ -227,7 +228,7 @@ def _command(parser: argparse.ArgumentParser) -> str:
     summary = f"```text\n{described.strip()}\n```" if is_laid_out else " ".join(described.split())
     rows = [
         (_flag(action), _text(action, parser))
-        for action in parser._actions
+        for action in actions_of(parser)
         if action.help is not argparse.SUPPRESS
         and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
     ]

@@ -28,6 +28,11 @@ _SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the arguments of a parser, for which argparse has no public function."""
+    return parser._actions
+
+
 def add_shared(parser: argparse._ActionsContainer, *flags: str, **changes: Any) -> None:
     """Add shared flags by name; `changes` override arguments of `add_argument`."""
     for flag in flags:

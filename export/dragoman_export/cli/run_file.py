@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from dragoman_export.cli.flags import actions_of
 from dragoman_export.errors import RunFileError
 
 _INVALID = frozenset({"--help", "--resume", "--dump", "--dry-run"})
@@ -21,7 +22,7 @@ def read_run_file(path: Path, add_arguments: Callable[[argparse.ArgumentParser],
     """
     parser = _Parser(path, add_help=False, allow_abbrev=False)
     add_arguments(parser)
-    known = {flag: action for action in parser._actions for flag in action.option_strings if flag not in _INVALID}
+    known = {flag: action for action in actions_of(parser) for flag in action.option_strings if flag not in _INVALID}
     arguments: list[str] = []
     for key, value in _entries(path, _read(path)):
         flag = f"--{key.replace('_', '-')}"

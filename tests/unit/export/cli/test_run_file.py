@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
+from dragoman_export.cli.flags import actions_of
 from dragoman_export.cli.run_file import read_run_file
 from dragoman_export.cli.train import add_arguments, new_config
 from tests.unit.export.tiny_training import write_tsv
@@ -142,7 +143,7 @@ def test_every_flag_can_be_in_a_run_file(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     path = tmp_path / "run.yaml"
-    for action in parser._actions:
+    for action in actions_of(parser):
         if action.option_strings and action.dest not in {"help", "resume", "dump", "dry_run"}:
             is_switch = isinstance(action, argparse.BooleanOptionalAction)
             value = True if is_switch else next(iter(action.choices or ())) if action.choices else "1"
