@@ -1,37 +1,31 @@
 """Scenario `soak`: mixed traffic with model swaps for half an hour; checks for leaks and losses."""
 
 import argparse
-import itertools
 import re
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
-from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.cli.server_process import ServerProcess
-from loadtests.generator.calls import Method
-from loadtests.generator.client import TIMEOUT_S
 from loadtests.generator.flags import within
 from loadtests.generator.metrics import CALLS, SEGMENTS, Footprint, footprint, remaining_work, scrape
 from loadtests.generator.server import Target
 from loadtests.generator.texts import Texts, read_texts
 from loadtests.report.report import Check, Report, draw, figures_line, new_figure, require, rounded
 from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
-from loadtests.scenarios.soak.calls import CallerPool, ExpectedCall, Kind, SoakClient
-from loadtests.scenarios.soak.memory import SWAPS_PER_PHASE, Sample, Settings, check_memory
+from loadtests.scenarios.soak.calls import CallerPool, SoakClient
+from loadtests.scenarios.soak.memory import Sample, Settings, check_memory
 from loadtests.scenarios.soak.plan import MAX_MESSAGE_BYTES, PROBES, TRAFFIC, Plan, rejected_calls
-from loadtests.scenarios.stress_server import add_version, only_bundle, poll, remove_version, started, wait_until_idle
+from loadtests.scenarios.soak.swaps import LABEL, ModelSwaps
+from loadtests.scenarios.stress_server import add_version, only_bundle, poll, started, wait_until_idle
 
 SUMMARY: Final = "mixed traffic with model swaps for half an hour; checks for leaks and losses"
 
@@ -71,8 +65,6 @@ SERVER_SETTINGS: Final = {
 _DURATIONS_S: Final = {"short": 48.0, "full": 1800.0}
 _SWAP_EACH_S: Final = {"short": 2.0, "full": 6.0}
 _SETTLE_S: Final = 1.0  # from idle until the memory is measured
-_LABEL: Final = "stable"  # always points to a version that is ready
-_BROKEN: Final = 1_000_000  # added to the number of a broken version
 _BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _IDLE_TIMEOUT_S: Final = 60.0
 _CALM_S: Final = 2.0  # without change until the server counts as idle
@@ -104,92 +96,6 @@ class Observations:
     num_broken_versions: int = 0  # added on purpose
 
 
-@dataclass(slots=True, kw_only=True)
-class Operator:
-    """Swaps versions of a model; its calls are recorded like those of any other client."""
-
-    caller: SoakClient
-    models: Path  # contains version 1
-    bundle: Path
-    observed: Observations
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    @contextmanager
-    def swapping(self, *, each_s: float) -> Iterator[None]:
-        """Swap in another thread, as often as in a phase, at most once every `each_s` seconds; wait for its end."""
-
-        def swap_repeatedly() -> None:
-            next_s = time.monotonic()
-            for _ in range(SWAPS_PER_PHASE):
-                time.sleep(max(0.0, next_s - time.monotonic()))
-                next_s += each_s
-                self.swap()
-
-        with ThreadPoolExecutor(1, thread_name_prefix="swaps") as pool:
-            swaps = pool.submit(swap_repeatedly)
-            yield
-        if error := swaps.exception():
-            self.observed.accounting.errors.append(f"a swap failed: {error}")
-
-    def swap(self) -> None:
-        """Add the next version, through the API, the directory, or after a broken version; remove the old one."""
-        old, new = self.observed.num_swaps + 1, self.observed.num_swaps + 2
-        way = ("API", "directory", "broken version")[self.observed.num_swaps % 3]
-        if way == "broken version":
-            add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
-            self.observed.num_broken_versions += 1
-            self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
-            self._remove(_BROKEN + old)
-        add_version(self.bundle, self.models, new)
-        if way == "directory":
-            self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
-        else:
-            self._call(Method.LOAD_MODEL, new)
-        self.label(new)
-        if way == "API":
-            self._call(Method.UNLOAD_MODEL, old)
-        self._remove(old)
-        self.observed.num_swaps += 1
-
-    def label(self, version: int) -> None:
-        """Point the label to a version."""
-        self._call(Method.SET_MODEL_LABEL, version, label=_LABEL)
-
-    def limits(self) -> pb.ModelLimits:
-        """Return the limits of the model."""
-        (answer,) = self._call(Method.GET_MODEL)
-        return pb.GetModelResponse.FromString(answer).model.versions[0].limits
-
-    def _remove(self, version: int) -> None:
-        remove_version(self.models / self.bundle.parent.name / str(version))
-        self._wait(lambda states: str(version) not in states, f"version {version} is gone")
-
-    def _wait(self, holds: Callable[[dict[str, int]], bool], condition: str) -> None:
-        def states() -> dict[str, int]:
-            (answer,) = self._call(Method.GET_MODEL)
-            return {one.version: one.state for one in pb.GetModelResponse.FromString(answer).model.versions}
-
-        if not holds(versions := poll(states, holds, timeout_s=TIMEOUT_S, each_s=0.2)):
-            raise RuntimeError(f"timeout of {TIMEOUT_S:g} s until {condition}; versions: {sorted(versions)}")
-
-    def _call(self, method: Method, *version: int, expected: str = "OK", **fields: str) -> tuple[bytes, ...]:
-        """Make and record a call about the model or a version; return the response, empty for a rejection."""
-        message: Message = getattr(pb, f"{method.value}Request")(
-            model="/".join(map(str, (self.bundle.parent.name, *version))), **fields
-        )
-        planned = ExpectedCall(
-            request_id=f"swap-{next(self._numbers)}",
-            kind=Kind.SWAP,
-            method=method,
-            raw=(message.SerializeToString(),),
-            answers=(expected,),
-        )
-        self.observed.accounting.record(planned, reply := self.caller.perform(planned))
-        if reply.status != expected:
-            raise RuntimeError(f"{method.value}: {reply.status} instead of {expected}: {reply.message}")
-        return reply.messages
-
-
 def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settings: Settings) -> Observations:
     """Calibrate, wait until the server is idle, put it under load, wait until it is idle again.
 
@@ -209,14 +115,14 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             accounting.record(probe, reply := caller.perform(probe))
             if reply.status != "OK":
                 raise RuntimeError(f"{probe.request_id}: idle server answered {reply.status}: {reply.message}")
-        operator = Operator(caller=caller, models=models, bundle=bundle, observed=observed)
-        operator.label(1)
-        rejected = rejected_calls(operator.limits())
+        model_swaps = ModelSwaps(caller=caller, models=models, bundle=bundle, accounting=accounting)
+        model_swaps.label(1)
+        rejected = rejected_calls(model_swaps.limits())
         calibration, plan = (
             iter(
                 Plan(
                     texts=texts,
-                    models=("", name, f"{name}@{_LABEL}"),
+                    models=("", name, f"{name}@{LABEL}"),
                     prefix=prefix,
                     seed=seed,
                     traffic=traffic,
@@ -225,7 +131,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             )
             for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
         )
-        with operator.swapping(each_s=0.0):
+        with model_swaps.in_background(each_s=0.0):
             observed.capacity_per_s = pool.run(calibration, duration_s=calibration_s) / calibration_s
         if not observed.capacity_per_s:
             raise RuntimeError(f"no call was answered within {calibration_s:g} s; the machine may be busy")
@@ -234,12 +140,12 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
         def sample() -> Sample:
             now = footprint(server.pid)
             sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
-            counts = {"calls": accounting.num_calls, "swaps": observed.num_swaps}
+            counts = {"calls": accounting.num_calls, "swaps": model_swaps.num_swaps}
             return {"at_s": round(time.monotonic() - began_s, 2), **sizes, **counts}
 
         load = {"rate_per_s": settings.load_share * observed.capacity_per_s, "duration_s": settings.phase_s}
         for number in range(1, settings.num_phases + 1):
-            with operator.swapping(each_s=settings.swap_each_s):
+            with model_swaps.in_background(each_s=settings.swap_each_s):
                 pool.run(plan, **load, sample=lambda: observed.samples.append(sample()))
             wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
             time.sleep(_SETTLE_S)
@@ -247,6 +153,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             line = figures_line(f"phase {number} of {settings.num_phases}:", observed.settled[-1])
             print(line, file=sys.stderr, flush=True)
         observed.elapsed_s = time.monotonic() - began_s
+        observed.num_swaps, observed.num_broken_versions = model_swaps.num_swaps, model_swaps.num_broken_versions
     observed.after = _idle(server, like=observed.before.footprint)
     return observed
 
