@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from dragoman_export.evaluation.translation import TextModel, translate_each
+from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -60,7 +60,7 @@ def cases() -> Sequence[Case]:
     translated: list[Case] = []
     for source_language, target_language in DIRECTIONS:
         bundle = open_bundle(MODELS / f"{source_language}-{target_language}" / "1")
-        model = TextModel.of(open_step_model(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
+        model = BundleTextModel.of(open_step_model(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
         texts = [Case(format=name, source=text) for name in FORMATS for text in sources(name, source_language)]
         outcomes = translate_each(
             model, [case.source for case in texts], beam_size=4, batch_size=16, shows_progress=False
