@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from copy import copy
@@ -82,7 +83,7 @@ class FakeTokenizer(SentencePieceTokenizer):
 
     def __init__(self) -> None:
         """Load nothing."""
-        self.readable = set()
+        self.readable = defaultdict(set)
 
     def for_pair(self, source_language: str, target_language: str) -> Self:  # noqa: ARG002
         """Return the tokenizer whose sources begin with the target language."""

@@ -106,8 +106,12 @@ class Api:
     is_document: bool = False
 
     def supports(self, case: Case) -> bool:
-        """Return whether the API has the format of the case, and a document can have its text as a paragraph."""
-        return case.format.value in self.formats and not (self.is_document and "\n\n" in case.source)
+        """Return whether the API has the format of the case, and a document can have its text as a paragraph.
+
+        Only a text that is a label as a whole has an accelerator.
+        """
+        is_paragraph = "\n\n" not in case.source and case.kind != "accelerator"
+        return case.format.value in self.formats and (is_paragraph or not self.is_document)
 
 
 APIS: Final = {

@@ -23,7 +23,7 @@ def _names(names: str) -> frozenset[str]:
 
 _INLINE = _names(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q ruby rb rp rt "
-    "s samp small span strike strong sub sup time tt u var wbr"
+    "s samp small span strike strong sub sup time tt u var wbr g x ph mrk notranslate"
 )
 _OPAQUE = _names("script style template object iframe noembed noframes svg math audio video canvas noscript")
 _PREFORMATTED = frozenset(("pre", "textarea", "listing"))  # sent with their tags, which make white space significant

@@ -16,7 +16,7 @@ from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
 from dragoman_service.text.placeholders.text_units import masked, masked_target
 from dragoman_service.text.planning import TextPart
-from dragoman_service.text.punctuation import restored_quotes
+from dragoman_service.text.punctuation import restored_quotes, without_added_comma
 from dragoman_service.text.quotation import missing_marks
 
 _VISIBLE = re.compile(r"\S")
@@ -103,6 +103,7 @@ class CandidateReader:
         read, visible = (masked(part.unit), masked_target(part.unit, target)) if part.unit else (source, target)
         marks = missing_marks(part.unit.text if part.unit else source, target)
         corrected = with_separated_counts(read, _changed(visible, marks))
+        corrected = without_added_comma(read, corrected)
         if hypothesis.is_finished:
             languages = {"source_language": self.source_language, "target_language": self.target_language}
             corrected = corrected_ending(read, corrected, **languages)

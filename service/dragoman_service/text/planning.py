@@ -25,6 +25,7 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.abbreviations import AbbreviationFinder
 from dragoman_service.text.casing import is_in_capitals, sentence_case
+from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.numbers import NumberFinder
@@ -72,6 +73,9 @@ MAX_RESTORED_TOKENS = 8192
 _SPECIAL = re.compile(r"[\\&_]|  ")
 
 _SPACE = " \xa0"
+
+# Languages whose words have no other letters than those of ASCII, with few exceptions.
+_ASCII_LANGUAGES = frozenset({"en"})
 
 # Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
 _CUT_TOKENS = 16
@@ -206,7 +210,9 @@ class TextPlanner:
         compiled = compile_protection(protection, request.options.terms, glossary)
         number_format = request.options.number_format or NumberFormat.LOCALIZED
         of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
-        unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable)
+        language = primary_language(request.source_language)
+        self._is_ascii = language in _ASCII_LANGUAGES
+        unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable[language])
         finders = (*compiled.finders, *of_languages, unknown)
         self._protection = replace(compiled, finders=finders)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
@@ -404,6 +410,8 @@ class TextPlanner:
         return ModelText(text=read, is_from_capitals=is_from_capitals)
 
     def _is_readable(self, character: str) -> bool:
+        if self._is_ascii and not character.isascii() and character.isalpha():
+            return False  # a letter of a foreign name, which models translate as a word: `Björk`
         spells = self._tokenizer.spells
         return spells(character) or readable(character, spells) != character
 

@@ -27,6 +27,8 @@ _JOINED_DASH = re.compile(r"(?<=[^\W\d_])(?:[-–—―]|--)(?=[^\W\d_])")
 _RANGE = re.compile(r"(?<!\d)(\d{1,20})([–—‒−])(\d{1,20})(?!\d)")
 _TIGHT_DASH = re.compile(r"(?<=[\w\ufffc])[–—](?=[\w\ufffc])")
 _ONE_SIDED_DASH = re.compile(r"(?<=[\w\ufffc])(?:[ \xa0][–—]|[–—][ \xa0])(?=[\w\ufffc])")
+_SPANS = re.compile("[\ufffc ]{1,200}+(?=[^\ufffc ])")
+_COMMA_AFTER_SPANS = re.compile("( ?\ufffc[\ufffc ]{0,200}), ")
 _ANY_SPACE = frozenset(" \xa0\u202f\u2009")
 
 
@@ -46,6 +48,13 @@ def readable(text: str, spells: Callable[[str], bool]) -> str:
             if chosen is not None:
                 table[ord(char)] = chosen
     return text.translate(table) if table else text
+
+
+def without_added_comma(source: str, target: str) -> str:
+    """Return the target without a comma after the protected spans that begin it, if the source has none there."""
+    if (match := _COMMA_AFTER_SPANS.match(target)) and (own := _SPANS.match(source)) and source[own.end()] != ",":
+        return target[: match.end(1)] + target[match.end(1) + 1 :]
+    return target
 
 
 def restored_quotes(source: str, target: str, *, target_language: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from copy import copy
 from functools import cached_property
@@ -172,7 +172,8 @@ class SentencePieceTokenizer:
         # Source and target token of each piece.
         self.placeholder_ids: tuple[tuple[int, int], ...] = tuple(map(ids_of, self.placeholders))
         self.reserved_ids: tuple[tuple[int, int], ...] = tuple(map(ids_of, self.reserved))
-        self.readable: set[str] = set()  # characters that are known to be spelled, or to be mapped to such ones
+        # By source language: characters that are known to be read as they are, or mapped to such ones.
+        self.readable: defaultdict[str, set[str]] = defaultdict(set)
         self._spelling = bytearray(_NUM_CODE_POINTS)  # by code point: 0 not known yet, 1 spelled, 2 not spelled
         self.vocabulary_size: int = self._target.size
         self.source_vocabulary_size: int = self._source.size

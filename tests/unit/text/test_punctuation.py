@@ -3,7 +3,7 @@ import time
 import pytest
 
 from dragoman_service.text.endings import corrected_ending
-from dragoman_service.text.punctuation import readable, restored_quotes
+from dragoman_service.text.punctuation import readable, restored_quotes, without_added_comma
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,20 @@ def test_apostrophes_and_single_quotes(source: str, target: str, language: str, 
 )
 def test_dashes_and_ellipses(source: str, target: str, language: str, expected: str) -> None:
     assert restored_quotes(source, target, target_language=language) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("\ufffc Bitte warten", "\ufffc, please wait", "\ufffc please wait"),
+        ("\ufffc \ufffc Bitte warten", "\ufffc \ufffc, please wait", "\ufffc \ufffc please wait"),
+        ("\ufffc, bitte warten", "\ufffc, please wait", "\ufffc, please wait"),
+        ("Bitte warten", "Now, wait", "Now, wait"),
+        ("\ufffc und ich", "Me, and \ufffc, not you", "Me, and \ufffc, not you"),
+    ],
+)
+def test_a_comma_after_protected_spans_comes_from_the_source(source: str, target: str, expected: str) -> None:
+    assert without_added_comma(source, target) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import codecs
 import io
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
@@ -54,7 +55,7 @@ class CharacterTokenizer(SentencePieceTokenizer):
 
     def __init__(self) -> None:
         """Load nothing."""
-        self.readable = set()
+        self.readable = defaultdict(set)
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
         of_pair = copy(self)

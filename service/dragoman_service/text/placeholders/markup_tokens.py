@@ -138,7 +138,7 @@ def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check:
     name = match[1].lower()
     is_closing = text.startswith("</", start)
     attributes: list[tuple[Span, str]] = []
-    is_untranslated = False
+    is_untranslated = name == "notranslate"
     position = match.end()
     while not text.startswith(">", position):
         check()

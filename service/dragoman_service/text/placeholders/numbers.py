@@ -164,7 +164,7 @@ _VERSION = re.compile(
 )
 
 # A word of letters, digits and underscores, with the words that follow a joining character.
-_JOINER = r"(?:[-./#@]|\+\+|::)"
+_JOINER = r"(?:[-./#@]|\+\+|\+(?=[a-z]{2,20}[.-]?\d)|::)"
 _MAX_WORDS = 32
 _TOKEN = re.compile(
     rf"[#@]?[{_WORD}]{{1,160}}+(?:(?={_JOINER}[{_WORD}]){_JOINER}[{_WORD}]{{1,160}}+){{0,{_MAX_WORDS}}}+{_END}"

@@ -64,7 +64,7 @@ _PATTERN_WINDOW = 1_024  # one call takes at most 10 ms, with `MAX_PATTERN_STARS
 _MAX_STAR_CHARACTERS = 100  # longest match of a `*`
 _TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
 
-_TRAILING = frozenset(".,;:!?'\"*_~…")
+_TRAILING = frozenset(".,;:!?'\"*_~…“”„‟«»‹›‘’‚")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
 _XLIFF_TMX_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # placeholders of these formats
@@ -288,13 +288,16 @@ def tag_name(tag: str) -> str:
 
 
 def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -> list[ProtectedSpan]:
-    """Return the spans of a text and every `#` outside of them, in order."""
+    """Return the spans of a text and every `#` outside of them, in order; a quoted one with its quotes."""
 
     def signs(text: str, start: int, end: int) -> Iterator[ProtectedSpan]:
         for index in range(start, end):
             check()
             if text[index] == "#":
-                yield ProtectedSpan(span=Span(start=index, end=index + 1), kind=ProtectedKind.ICU)
+                num_quotes = text[index - 1 : index + 2 : 2] == "''"  # a literal `#` keeps its quotes
+                yield ProtectedSpan(
+                    span=Span(start=index - num_quotes, end=index + 1 + num_quotes), kind=ProtectedKind.ICU
+                )
 
     return add_matches(spans, text, signs, check)
 
@@ -423,7 +426,7 @@ def _path(reader: TextReader, start: int, end: int) -> Container | None:
 
 def _is_path(text: str) -> bool:
     # `/usr/bin`, `~/x` and `src/main.py` are paths; `and/or`, `/s` and `1/2` are not.
-    if "\\" in text or text.startswith(("~", ".")):
+    if "\\" in text or text.startswith(("~", ".")) or text[1:2] == ":":
         return len(text) > 2
     names = text.strip("/").split("/")
     is_absolute = text.startswith("/")
@@ -443,6 +446,7 @@ _GRAMMAR = (
         kind=ProtectedKind.PRINTF,  # `100%%`, so that the number and the sign stay together
         pattern=r"(?<![\w.,%$])\d{1,9}+(?:(?=[.,]\d)[.,]\d{1,9}+){0,3}+[ \xa0\u202f]?%%(?!%)",
     ),
+    Rule(kind=ProtectedKind.URL, pattern=r"(?<=[\w.!?)\]`*_])\]\([^\s()\[\]]{1,1000}+\)"),  # end of a Markdown link
     Rule(
         kind=ProtectedKind.URL,
         pattern=rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+",
@@ -456,7 +460,7 @@ _GRAMMAR = (
     Rule(
         kind=ProtectedKind.PATH,
         pattern=(
-            r"(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
+            r"(?<![\w.~:/\\-])(?:[A-Za-z]:(?:\\|/(?!/))|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
             r"|(?<![\w./~:\\@-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){1,32}+/?"
             r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
         ),

@@ -37,10 +37,11 @@ _MARK = re.compile(
     r"|(?<![\w|])\|[A-Za-z_][\w.-]{0,40}+\|(?![\w|])"  # substitutions of reStructuredText
     r"|(?<![^\s(])(?!-{2,3}(?!-))[-+*/=<>~|&#^]{2,8}+(?![^\s.,;:!?)])"  # operators, but not dashes
     r"|(?<!\w)[A-Z]{1,5}&[A-Z]{1,5}(?!\w)"  # `AT&T`, `R&D`
+    r"|(?<=\w)[ \xa0]?…(?=[ \xa0]?\w)"  # ellipses within a sentence
     r"|!={1,2}+|:=|(?<![^\s(])::(?=\s)"
     r"|(?<![\w*_~=])[*_~=]{1,3}+(?=[^\s*_~=.,;:!?)])|(?<=[\w.,:;!?)\"'])[*_~=]{1,3}+(?![\w*_~=])"  # emphasis
 )
-_MARK_CHARACTER = re.compile(r"[-+*_~=<>|&#^/\[\\]|::")
+_MARK_CHARACTER = re.compile(r"[-+*_~=<>|&#^/\[\\…]|::")
 _LINE = re.compile(r"[^\n]++\n?|\n")
 
 _NEVER_JOINED = frozenset((ProtectedKind.TAG, ProtectedKind.PLURAL))

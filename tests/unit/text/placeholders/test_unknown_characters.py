@@ -40,6 +40,7 @@ def found(text: str, *spans: ProtectedSpan) -> list[str]:
         ("e\u0301tude", ["e\u0301tude"]),
         ("10 % of {x}", ["%", "{x}"]),
         ("Yes -> No, or 5 >= 3", ["->", ">="]),
+        ("I was … well… tired", [" …", "…"]),
         ("- [x] done, - [ ] open", ["[x]", "[ ]"]),
         ("+/- five", ["+/-"]),
         ("[I think] and (5 > a)", ["[", "]", ">"]),
