@@ -187,7 +187,7 @@ def test_target_tokenization_equals_the_original(imported: _Imported) -> None:
         assert tokenizer.decode([*prefix, *words]).strip() == original.decode(words).strip()
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @_cases(huggingface=_HUGGING_FACE)
 def test_searches_equal_hugging_face(imported: _Imported, beam_size: int) -> None:
     original, model = imported.original, imported.model

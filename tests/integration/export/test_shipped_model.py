@@ -230,6 +230,7 @@ def test_everyday_sentences_score_above_nonsense(client: TranslationClient) -> N
     assert (scores[1][0] or 1.0) < 0.5
 
 
+@pytest.mark.slow
 def test_converted_bundle_has_the_precisions_of_a_gpu_and_translates(tmp_path: Path) -> None:
     run, converted = tmp_path / "run", tmp_path / "en-de" / "1"
     languages = ("--source-language", "en", "--target-language", "de")

@@ -98,6 +98,7 @@ def test_rejection_ends_with_one_line_and_exit_code_1(ports: Ports, capsys: pyte
     assert line.startswith("dragoman: NOT_FOUND: target_language")
 
 
+@pytest.mark.slow
 def test_demo_translates_in_both_directions_and_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
 

@@ -128,6 +128,7 @@ def logged(log: str, *words: str) -> list[bool]:
     return [word in log for word in words]
 
 
+@pytest.mark.slow
 def test_each_version_has_one_process_for_all_threads(tiny_models: Path) -> None:
     with ready_server(tiny_models, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         assert code_name(server.call(*SENTENCES)) == "OK"
@@ -140,6 +141,7 @@ def test_each_version_has_one_process_for_all_threads(tiny_models: Path) -> None
         assert server.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_results_without_isolation_are_bit_identical(tiny_model: Path) -> None:
     options = pb.DecodingOptions(beam_size=4, num_hypotheses=4, return_alignment=True)
     responses: list[pb.TranslateResponse] = []
@@ -156,6 +158,7 @@ def test_results_without_isolation_are_bit_identical(tiny_model: Path) -> None:
     assert isolated.translations[0].hypotheses[0].score < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
 def test_threads_that_answer_run_before_threads_that_decode(
     tiny_model: Path, isolation: str, niceness: int | None
@@ -203,6 +206,7 @@ def test_worker_killed_while_decoding_fails_the_calls_in_its_batch_only(tiny_mod
         assert server.sample(NUM_LIVE) == 0
 
 
+@pytest.mark.slow
 def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(tiny_model: Path) -> None:
     with ready_server(tiny_model, DRAGOMAN_SCHEDULING__NUM_WORKERS="3") as server:
         for number in (1, 2):
@@ -216,6 +220,7 @@ def test_worker_killed_while_idle_fails_no_call_and_calls_wait_for_its_restart(t
         assert "Traceback" not in server.running.log
 
 
+@pytest.mark.slow
 def test_killed_replica_fails_its_own_calls_only(tiny_model: Path) -> None:
     with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_REPLICAS="2") as server:
         workers = server.workers()
@@ -329,6 +334,7 @@ def test_stopped_worker_that_loads_does_not_keep_the_server_from_stopping(leader
     assert logged(leader.log, "stopped", "Traceback", '"error"') == [True, False, False]
 
 
+@pytest.mark.slow
 def test_worker_of_a_replaced_version_exits(tiny_models: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(tiny_models / "tiny" / "1", models / "tiny" / "1")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # compiles all kernels
+
 SOURCES = Path(__file__).resolve().parents[4] / "service" / "native" / "src"
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-w", "-S", "-o", "-")
 
