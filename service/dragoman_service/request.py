@@ -50,7 +50,7 @@ class ProtectedKind(enum.Enum):
     URL = "url"
     EMAIL = "email"
     PATH = "path"  # `/usr/bin/env`, `~/notes`, `src/main.py`, `C:\\Windows`
-    CODE = "code"  # in backticks, within a line
+    CODE = "code"  # in backticks, within a line; `--verbose`; `auth.login()`
     TAG = "tag"  # `<ph id="1"/>`, `<b>`, `</b>` in plain text; tags around text follow the text
     COLON = "colon"  # `:name`; only if enabled
     ICU = "icu"  # `{n, plural, one {# file} other {# files}}` and `select`; the texts inside are translated

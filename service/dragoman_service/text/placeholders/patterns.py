@@ -102,7 +102,9 @@ class WindowedExpression:
 # Every span of the grammar, except for `_KINDS_WITHOUT_TRIGGER`, contains one of these, so a text without them needs no
 # further search.
 _TRIGGER = WindowedExpression(
-    expression=re.compile(r"[{%$@/\\`<#\[|]|![a-z]|&[a-z]|''|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17
+    expression=re.compile(r"[{%$@/\\`<#\[|]|\(\)|--[A-Za-z]|![a-z]|&[a-z]|''|www\.|mailto:|tel:|data:"),
+    reach=8,
+    window=1 << 17,
 )
 _KINDS_WITHOUT_TRIGGER = frozenset((ProtectedKind.COLON, ProtectedKind.NUMBER))
 
@@ -440,6 +442,14 @@ def _is_path(text: str) -> bool:
 # it, or `_address`, compensate for that; the group of numbers looks ahead instead.
 _GRAMMAR = (
     Rule(kind=ProtectedKind.CODE, pattern=r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`"),
+    Rule(
+        kind=ProtectedKind.CODE,  # options of commands: `--level=3`
+        pattern=r"(?<![\w-])--[A-Za-z][\w-]{1,63}+(?:=[^\s\"'`,;()<>{}]{1,200}(?<![.!?:]))?(?!\w)",
+    ),
+    Rule(
+        kind=ProtectedKind.CODE,  # calls without arguments: `auth.login()`
+        pattern=r"(?<![\w.])[A-Za-z_]\w{0,63}+(?:(?:\.|::|->)[A-Za-z_]\w{0,63}+){0,8}+\(\)",
+    ),
     Rule(kind=ProtectedKind.TAG, pattern=r"<(?=/?[A-Za-z\d])", read=_tag),  # only the start; see `_TAG`
     *templates.RULES,
     Rule(

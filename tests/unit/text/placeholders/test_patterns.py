@@ -44,6 +44,12 @@ def found(text: str, *terms: Term, **options: object) -> list[str]:
         ("{n, plural, one {# a} other {b {c}}} x", ["{n, plural, one {# a} other {b {c}}}"]),
         ("{n, plural, one {a} x", ["{a}"]),
         ("Use `a b` or ``c d``.", ["`a b`", "``c d``"]),
+        ("Use --verbose, --dry-run or --level=3.", ["--verbose", "--dry-run", "--level=3"]),
+        ("git (--amend) and '--no-edit'", ["--amend", "--no-edit"]),
+        ("Set --output=/tmp/a.txt; run it.", ["--output=/tmp/a.txt"]),
+        ("Call auth.login() and main().", ["auth.login()", "main()"]),
+        ("std::move(), node->next() or _x()", ["std::move()", "node->next()", "_x()"]),
+        ("getUserById() fails", ["getUserById()"]),
         ('A <ph id="1"/> and <b>x</b>', ['<ph id="1"/>', "<b>", "</b>"]),
     ],
 )
@@ -60,6 +66,9 @@ def test_default_kinds_are_protected(text: str, spans: list[str]) -> None:
         "Dr. Who: 'yes' (no) [perhaps] $5 #1 @ home",
         "{ some prose, with braces",
         "at 12:30 :name and ::x",
+        "well--known, yes -- no, a--b--c, --, -- a, --- b",
+        "empty () brackets, a (b) c, see (), () and x ()",
+        "-v and -x stay, as does - and --1",
     ],
 )
 def test_ordinary_text_is_not_protected(text: str) -> None:
