@@ -28,8 +28,8 @@ from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
 from dragoman_export.__main__ import main as export_command
 from dragoman_export.cli.flags import actions_of
 from dragoman_service.__main__ import main as service_command
+from dragoman_service.calls.error_mapping import TABLE
 from dragoman_service.config import setting_fields
-from dragoman_service.middleware.error_mapping import TABLE
 from dragoman_service.observability.metrics import Metrics
 from loadtests.__main__ import main as load_test
 from loadtests.load import flags as locust_flags

@@ -21,6 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.bundle.files import Bundle
+from dragoman_service.calls import conversion, error_mapping
 from dragoman_service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
 from dragoman_service.errors import (
     DragomanError,
@@ -29,7 +30,6 @@ from dragoman_service.errors import (
     OverloadedError,
     UnsupportedFieldError,
 )
-from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import EXTRA_TARGET_TOKENS

@@ -14,6 +14,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
+from dragoman_service.calls.flow_control import ConcurrencyLimiter
+from dragoman_service.calls.handlers import Handlers
 from dragoman_service.config import Settings
 from dragoman_service.datatypes import Ports
 from dragoman_service.errors import ConfigError
@@ -25,8 +27,6 @@ from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter
-from dragoman_service.middleware.handlers import Handlers
 from dragoman_service.model_loader import onnx_loader
 from dragoman_service.models.glossaries import GlossaryRepository, glossaries_directory
 from dragoman_service.models.lifecycle import ModelLoader

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.http_api.settings import HttpSettings
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.models.serving import ModelSettings, ServingSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.tracing import TracingSettings

@@ -1,4 +1,4 @@
-"""Errors of the service; only `middleware.error_mapping` maps them to gRPC statuses."""
+"""Errors of the service; only `calls.error_mapping` maps them to gRPC statuses."""
 
 from typing import Any, Final
 

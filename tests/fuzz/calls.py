@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import open_bundle
+from dragoman_service.calls import conversion, error_mapping
 from dragoman_service.datatypes import Span
 from dragoman_service.errors import RequestError, UnauthenticatedError
-from dragoman_service.middleware import conversion, error_mapping
 from dragoman_service.request import TranslationRequest
 from dragoman_service.security.jwt_auth import KeySet
 from dragoman_service.text.documents import PlannedSentence

@@ -14,6 +14,9 @@ from weakref import WeakValueDictionary
 
 from dragoman.documents.content import FileSegment
 from dragoman.documents.formats import FORMATS
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.flow_control import ConcurrencyLimiter, call_timeout_s
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
     DeadlineExceededError,
     DragomanError,
@@ -35,9 +38,6 @@ from dragoman_service.file_translation.store import (
     StorageFullError,
 )
 from dragoman_service.file_translation.texts import TextTranslator
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter, call_timeout_s
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import TranslationRequest
 from dragoman_service.threads import call_in_daemon

@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 from dragoman.client.enums import TextFormat as FileTextFormat
 from dragoman.documents.content import FileSegment
 from dragoman.documents.file_translator import batches
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.flow_control import time_limit
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import DeadlineExceededError, EngineError, RequestError, RetryableError, StartingError
 from dragoman_service.file_translation.parser import DocumentError
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import time_limit
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator

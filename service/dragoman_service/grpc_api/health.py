@@ -9,11 +9,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.conversion import parse_message
+from dragoman_service.calls.flow_control import ResourceLimits, run_to_completion
 from dragoman_service.errors import DragomanError
 from dragoman_service.grpc_api.servicer import Behavior, RawResponse, register, without_traceback
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.conversion import parse_message
-from dragoman_service.middleware.flow_control import ResourceLimits, run_to_completion
 from dragoman_service.security.authentication import Access, peer_name
 
 HEALTH_NAME = "grpc.health.v1.Health"

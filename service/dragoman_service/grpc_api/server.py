@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls.flow_control import ConcurrencyLimiter, ResourceLimits
+from dragoman_service.calls.handlers import Handlers
+from dragoman_service.calls.pipeline import RequestPipeline
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError, DrainingError
 from dragoman_service.grpc_api.health import ControlServices, Health
 from dragoman_service.grpc_api.servicer import CallCounter, GrpcExtension, Servicer
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
-from dragoman_service.middleware.handlers import Handlers
-from dragoman_service.middleware.pipeline import RequestPipeline
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing

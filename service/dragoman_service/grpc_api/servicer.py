@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import grpc
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls import conversion, error_mapping
+from dragoman_service.calls.handlers import Handler, Handlers
+from dragoman_service.calls.pipeline import REQUEST_ID_KEY, Call, RequestPipeline, ResponseStream
+from dragoman_service.calls.policy import POLICIES, TRANSLATE_DOCUMENT, TRANSLATE_STREAM, CallPolicy
 from dragoman_service.grpc_api.streaming import RequestStream
-from dragoman_service.middleware import conversion, error_mapping
-from dragoman_service.middleware.handlers import Handler, Handlers
-from dragoman_service.middleware.pipeline import REQUEST_ID_KEY, Call, RequestPipeline, ResponseStream
-from dragoman_service.middleware.policy import POLICIES, TRANSLATE_DOCUMENT, TRANSLATE_STREAM, CallPolicy
 from dragoman_service.observability.usage import WARNINGS_KEY
 
 RawResponse = bytes | None  # serialized; None if a stream has sent all its messages

@@ -17,12 +17,12 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from google.protobuf.message import DecodeError
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.conversion import parse_message
+from dragoman_service.calls.handlers import Handler
+from dragoman_service.calls.pipeline import Call, RequestPipeline, ResponseStream
+from dragoman_service.calls.policy import STREAM_REQUEST
 from dragoman_service.errors import DragomanError, IdleError, RequestError
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.conversion import parse_message
-from dragoman_service.middleware.handlers import Handler
-from dragoman_service.middleware.pipeline import Call, RequestPipeline, ResponseStream
-from dragoman_service.middleware.policy import STREAM_REQUEST
 from dragoman_service.threads import retrieve_exception
 
 _ID_NUMBER = pb.TranslateRequest.REQUEST_ID_FIELD_NUMBER

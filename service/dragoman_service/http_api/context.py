@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.translation.options import MAX_FORM_FIELDS
 
 TIMEOUT_HEADER = "x-request-timeout"

@@ -10,8 +10,8 @@ import grpc
 from google.protobuf import duration
 from starlette.responses import Response
 
+from dragoman_service.calls import error_mapping
 from dragoman_service.http_api.json_mapping import to_json
-from dragoman_service.middleware import error_mapping
 
 MEDIA_TYPE = "application/problem+json"
 

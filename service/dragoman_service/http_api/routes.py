@@ -18,14 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
-from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
-from dragoman_service.http_api.openapi import openapi_document
-from dragoman_service.http_api.problem_details import Problem, problem
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.handlers import Handler, Handlers
-from dragoman_service.middleware.pipeline import REQUEST_ID_KEY, Call, RequestPipeline, ResponseStream
-from dragoman_service.middleware.policy import (
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.handlers import Handler, Handlers
+from dragoman_service.calls.pipeline import REQUEST_ID_KEY, Call, RequestPipeline, ResponseStream
+from dragoman_service.calls.policy import (
     DETECT_LANGUAGE,
     GET_MODEL,
     LIST_GLOSSARIES,
@@ -34,6 +30,10 @@ from dragoman_service.middleware.policy import (
     TRANSLATE_DOCUMENT,
     CallPolicy,
 )
+from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
+from dragoman_service.http_api.json_mapping import as_dict, parsed_json, serialized_json, to_json
+from dragoman_service.http_api.openapi import openapi_document
+from dragoman_service.http_api.problem_details import Problem, problem
 from dragoman_service.models.model import ModelState, ModelStatus
 from dragoman_service.observability.usage import WARNINGS_KEY
 

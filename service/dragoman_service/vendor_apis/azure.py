@@ -19,14 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.datatypes import DetectedLanguage, Translation
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import check_unicode, converted, json_content
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.options import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman_service.calls.pipeline import Call
 from dragoman_service.datatypes import DetectedLanguage, TextHypothesis, Translation, TranslationResult
 from dragoman_service.errors import RequestError
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import HttpApi, language_pairs
-from dragoman_service.middleware.pipeline import Call
 from dragoman_service.request import TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
 from dragoman_service.translation.translator import Translator

@@ -13,13 +13,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import LIST_GLOSSARIES, LIST_MODELS, TRANSLATE
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import LIST_GLOSSARIES, LIST_MODELS, TRANSLATE
 from dragoman_service.models.glossaries import Glossary, Pair
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error

@@ -18,6 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from dragoman_service.calls.flow_control import call_timeout_s, stream_timeout_s, time_limit
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import (
+    DOWNLOAD_DOCUMENT,
+    GET_DOCUMENT_STATUS,
+    UPLOAD_DOCUMENT,
+    CallPolicy,
+)
 from dragoman_service.errors import DragomanError, DrainingError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
@@ -27,14 +35,6 @@ from dragoman_service.http_api.context import HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import HttpApi, Respond, ResponseBody
-from dragoman_service.middleware.flow_control import call_timeout_s, stream_timeout_s, time_limit
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import (
-    DOWNLOAD_DOCUMENT,
-    GET_DOCUMENT_STATUS,
-    UPLOAD_DOCUMENT,
-    CallPolicy,
-)
 from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis import deepl, libretranslate
 from dragoman_service.vendor_apis.base import VendorApi

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from dragoman_service.calls.handlers import Handlers
+from dragoman_service.calls.pipeline import RequestPipeline
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
-from dragoman_service.middleware.handlers import Handlers
-from dragoman_service.middleware.pipeline import RequestPipeline
-from dragoman_service.middleware.settings import GrpcSettings
 
 if TYPE_CHECKING:
     from starlette.routing import Route

@@ -14,12 +14,12 @@ from typing import Any
 from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
+from dragoman_service.calls.handlers import Handler, Handlers
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_GLOSSARIES, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
 from dragoman_service.grpc_api.servicer import UnaryMethod
 from dragoman_service.http_api.routes import language_pairs
-from dragoman_service.middleware.handlers import Handler, Handlers
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_GLOSSARIES, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.options import MAX_TEXTS

@@ -16,14 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman_service.calls.handlers import Handlers
+from dragoman_service.calls.pipeline import Call, RequestPipeline
+from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.handlers import Handlers
-from dragoman_service.middleware.pipeline import Call, RequestPipeline
-from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.google_grpc import GoogleTranslation, language_names, model_name

@@ -16,6 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dragoman.option_ranges import option_range
+from dragoman_service.calls.flow_control import MAX_ANONYMOUS_BODY_BYTES
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import DragomanError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE
@@ -23,9 +26,6 @@ from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, converted
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
-from dragoman_service.middleware.flow_control import MAX_ANONYMOUS_BODY_BYTES
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.request import (
     TextFormat,
     TranslationOptions,

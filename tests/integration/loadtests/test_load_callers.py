@@ -11,8 +11,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls import error_mapping
 from dragoman_service.errors import DeadlineExceededError, DragomanError, OverloadedError
-from dragoman_service.middleware import error_mapping
 from loadtests.generator.calls import Method, Outcome, PlannedCall
 from loadtests.generator.client import Client
 from loadtests.generator.records import CallRecord

@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
+from dragoman_service.calls import error_mapping
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.errors import OverloadedError
-from dragoman_service.middleware import error_mapping
 from loadtests.generator.metrics import scrape
 from tests.integration.loadtests.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, free_ports

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman_service.middleware.flow_control import MAX_ANONYMOUS_BODY_BYTES
+from dragoman_service.calls.flow_control import MAX_ANONYMOUS_BODY_BYTES
 from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, bearer, http_client
 from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_rest_client, google_v2_client
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dragoman_service.calls.flow_control import ConcurrencyLimiter
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.datatypes import TextHypothesis, Translation
 from dragoman_service.errors import RateLimitedError, RetryableError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, FairSlots
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.store import DocumentState, DocumentStatus, DocumentStore, StorageFullError
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext, TranslationRequest
 from tests.fakes import ManualClock

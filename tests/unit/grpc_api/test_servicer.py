@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls.error_mapping import NEUTRAL_MESSAGE
+from dragoman_service.calls.flow_control import ConcurrencyLimiter, ResourceLimits
+from dragoman_service.calls.pipeline import RequestPipeline
+from dragoman_service.calls.policy import TRANSLATE
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import DrainingError, InvalidFieldError
 from dragoman_service.grpc_api.servicer import CallCounter, Servicer, UnaryMethod
-from dragoman_service.middleware.error_mapping import NEUTRAL_MESSAGE
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter, ResourceLimits
-from dragoman_service.middleware.pipeline import RequestPipeline
-from dragoman_service.middleware.policy import TRANSLATE
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access

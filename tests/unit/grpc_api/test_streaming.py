@@ -9,17 +9,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.grpc_api.streaming import RequestStream, readable_id
-from dragoman_service.middleware import flow_control
-from dragoman_service.middleware.flow_control import (
+from dragoman_service.calls import flow_control
+from dragoman_service.calls.flow_control import (
     ConcurrencyLimiter,
     RequestReader,
     ResourceLimits,
     wait_for_first_message,
 )
-from dragoman_service.middleware.pipeline import Call, RequestPipeline
-from dragoman_service.middleware.policy import TRANSLATE_STREAM
-from dragoman_service.middleware.settings import GrpcSettings
+from dragoman_service.calls.pipeline import Call, RequestPipeline
+from dragoman_service.calls.policy import TRANSLATE_STREAM
+from dragoman_service.calls.settings import GrpcSettings
+from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing
 from dragoman_service.security.authentication import Access

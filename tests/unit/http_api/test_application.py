@@ -7,13 +7,13 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.config import load_settings
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.settings import HttpSettings
-from dragoman_service.middleware.settings import GrpcSettings
 
 SHOP = "https://shop.example"
 LISTED = {"allowed_origins": [SHOP]}

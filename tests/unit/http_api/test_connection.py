@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.http_api.connection import READ_BYTES
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.server import HttpServer
-from dragoman_service.middleware.settings import GrpcSettings
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server

@@ -7,8 +7,8 @@ import pytest
 from google.rpc import status_pb2
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls import error_mapping
 from dragoman_service.errors import DragomanError, InvalidFieldError, UnsupportedFieldError
-from dragoman_service.middleware import error_mapping
 from loadtests.generator.calls import Method
 from loadtests.hostile.requests import OK, Expected, HostileRequest, invalid
 from loadtests.scenarios.bad_inputs.responses import AFTER, BEFORE, Result, faults

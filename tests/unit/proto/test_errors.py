@@ -31,7 +31,7 @@ def test_every_class_has_a_status_or_a_reason() -> None:
 
 
 def test_every_reason_of_the_server_has_a_class() -> None:
-    error_mapping = pytest.importorskip("dragoman_service.middleware.error_mapping")
+    error_mapping = pytest.importorskip("dragoman_service.calls.error_mapping")
 
     assert {row.reason for row in error_mapping.TABLE.values()} == set(errors.REASON_CLASSES)
     for row in error_mapping.TABLE.values():

@@ -14,16 +14,8 @@ import grpc
 import structlog
 
 from dragoman.option_ranges import option_range
-from dragoman_service.datatypes import Priority
-from dragoman_service.errors import (
-    IdleError,
-    InvalidFieldError,
-    PermissionDeniedError,
-    RateLimitedError,
-    RequestError,
-)
-from dragoman_service.middleware import error_mapping
-from dragoman_service.middleware.flow_control import (
+from dragoman_service.calls import error_mapping
+from dragoman_service.calls.flow_control import (
     ConcurrencyLimiter,
     ResourceLimits,
     Transport,
@@ -32,7 +24,15 @@ from dragoman_service.middleware.flow_control import (
     stream_timeout_s,
     time_limit,
 )
-from dragoman_service.middleware.policy import CallPolicy, Streaming, TimeLimit
+from dragoman_service.calls.policy import CallPolicy, Streaming, TimeLimit
+from dragoman_service.datatypes import Priority
+from dragoman_service.errors import (
+    IdleError,
+    InvalidFieldError,
+    PermissionDeniedError,
+    RateLimitedError,
+    RequestError,
+)
 from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import Tracing

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from dragoman_service.calls.flow_control import ConcurrencyLimiter
 from dragoman_service.errors import DragomanError, DrainingError, OverloadedError, StartingError
-from dragoman_service.middleware.flow_control import ConcurrencyLimiter
 from tests.fakes import ManualClock
 
 

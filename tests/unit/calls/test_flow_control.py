@@ -10,6 +10,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dragoman_service.calls import flow_control
+from dragoman_service.calls.flow_control import (
+    FairSemaphore,
+    RequestReader,
+    ResourceLimits,
+    call_timeout_s,
+    stream_timeout_s,
+)
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
     DeadlineExceededError,
     IdleError,
@@ -17,15 +26,6 @@ from dragoman_service.errors import (
     RateLimitedError,
     RequestError,
 )
-from dragoman_service.middleware import flow_control
-from dragoman_service.middleware.flow_control import (
-    FairSemaphore,
-    RequestReader,
-    ResourceLimits,
-    call_timeout_s,
-    stream_timeout_s,
-)
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 
 

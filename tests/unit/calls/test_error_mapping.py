@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from dragoman_service import errors
-from dragoman_service.middleware.error_mapping import DOMAIN, NEUTRAL_MESSAGE, TABLE, RpcError, to_rpc_error
+from dragoman_service.calls.error_mapping import DOMAIN, NEUTRAL_MESSAGE, TABLE, RpcError, to_rpc_error
 
 Detail = TypeVar("Detail", bound=Message)
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.calls import conversion, policy
+from dragoman_service.calls.pipeline import Call
+from dragoman_service.calls.policy import CallPolicy
 from dragoman_service.datatypes import DetectedLanguage
-from dragoman_service.middleware import conversion, policy
-from dragoman_service.middleware.pipeline import Call
-from dragoman_service.middleware.policy import CallPolicy
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.threads import started_pool

@@ -12,6 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service import request
 from dragoman_service.bundle.architecture import Limits
 from dragoman_service.bundle.manifest import Manifest
+from dragoman_service.calls import conversion
 from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
@@ -27,7 +28,6 @@ from dragoman_service.datatypes import (
     WarningKind,
 )
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.middleware import conversion
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
 from dragoman_service.translation.options import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
     DeadlineExceededError,
     DragomanError,
@@ -24,7 +25,6 @@ from dragoman_service.errors import (
     RetryableError,
     StartingError,
 )
-from dragoman_service.middleware.settings import GrpcSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.authentication import ConnectionInfo
 from dragoman_service.threads import retrieve_exception

@@ -1,0 +1,1 @@
+"""Calls of all transports: handlers, policies, request pipeline, conversion of messages, errors, flow control."""

@@ -1,1 +1,0 @@
-"""Request pipeline shared by gRPC and HTTP: call record, error mapping, flow control."""
