@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "batch.hpp"
+#include "layout.hpp"
 #include "speed.hpp"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -105,7 +106,17 @@ const InstructionSet& instruction_set(const char* name) {
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() noexcept { return 10; }
+EXPORTED int dragoman_abi() noexcept { return 11; }
+
+// Sizes and offsets of the structures, in lines of text; null after an error.
+EXPORTED const char* dragoman_layout() noexcept {
+  const char* lines = nullptr;
+  guarded([&] {
+    static const std::string text = dragoman::layout();
+    lines = text.c_str();
+  });
+  return lines;
+}
 
 EXPORTED const char* dragoman_error() noexcept { return last_error; }
 

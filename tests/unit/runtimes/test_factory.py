@@ -2,6 +2,8 @@
 
 import logging
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman_service.bundle.files import Bundle, open_bundle
-from dragoman_service.errors import BundleError, ConfigError
+from dragoman_service.errors import BundleError, ConfigError, EngineError
 from dragoman_service.runtimes.factory import open_step_model
+from dragoman_service.runtimes.native import library as library_module
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, Library, load_library
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -112,6 +115,30 @@ def test_library_with_another_abi_version_is_rejected(
 
     with pytest.raises(ConfigError, match="expected 0"):
         open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ("Shape 64\\n", r"layout 'Shape 64', expected 'Shape 60'"),
+        ("Shape 60\\nShape.num_heads 0 4\\n", r"layout 'Shape.num_heads 0 4', expected 'Shape.d_model 0 4'"),
+        ("", r"layout 'nothing', expected 'Shape 60'"),
+    ],
+)
+def test_library_with_another_layout_is_rejected(tmp_path: Path, lines: str, error: str) -> None:
+    if (compiler := shutil.which("gcc")) is None:
+        pytest.skip("gcc is not installed")
+    (source := tmp_path / "library.c").write_text(
+        f"int dragoman_abi(void) {{ return {library_module._ABI}; }}\n"
+        f'const char* dragoman_layout(void) {{ return "{lines}"; }}\n'
+        + "".join(f"void {name}(void) {{}}\n" for name in set(library_module._FUNCTIONS) - {"dragoman_layout"}),
+        encoding="utf-8",
+    )
+    path = tmp_path / "library.so"
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", path], check=True)
+
+    with pytest.raises(EngineError, match=error):
+        Library(str(path))
 
 
 @pytest.mark.usefixtures("library")

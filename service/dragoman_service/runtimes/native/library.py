@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from dragoman_service.decoding.step_model import EncodedSource
 from dragoman_service.errors import EngineError
 from dragoman_service.runtimes.settings import LIBRARY_VARIABLE
 
-_ABI = 10  # version of the function declarations below
+_ABI = 11  # version of the function declarations below
 
 _INSTALL = "install it with pip install 'dragoman[serve]', or in a checkout with pip install ./service/native"
 
@@ -88,6 +88,7 @@ class SearchRun(ctypes.Structure):
 
 _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_error": (c_char_p, ()),
+    "dragoman_layout": (c_char_p, ()),
     "dragoman_instruction_sets": (c_char_p, ()),
     "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
     "dragoman_model_free": (None, (_HANDLE,)),
@@ -114,14 +115,23 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
 """Result type and argument types of each function."""
 
 
+def _layout() -> Iterator[str]:
+    # Yields the lines of `dragoman_layout`: name and size of a structure; name, offset and size of each field.
+    for name, structure in (("Shape", _Shape), ("SearchRun", SearchRun)):
+        yield f"{name} {ctypes.sizeof(structure)}"
+        for field, *_ in structure._fields_:
+            place = getattr(structure, field)
+            yield f"{name}.{field} {place.offset} {place.size}"
+
+
 class Library:
     """Functions of the shared library; a failure raises EngineError."""
 
     def __init__(self, path: str) -> None:
         """Load the library.
 
-        Raises OSError if it cannot be loaded, EngineError if its version is not supported, AttributeError if it lacks
-        a function.
+        Raises OSError if it cannot be loaded, EngineError if its version or the layout of a structure differs,
+        AttributeError if it lacks a function.
         """
         self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
         if (abi := self._functions.dragoman_abi()) != _ABI:
@@ -129,6 +139,7 @@ class Library:
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._functions, name)
             function.restype, function.argtypes = result, arguments
+        self._check_layout()
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
@@ -137,6 +148,16 @@ class Library:
         if names is None:
             raise self.error()
         return tuple(names.decode().split())
+
+    def _check_layout(self) -> None:
+        # Compares the structures of the library with `_Shape` and `SearchRun`.
+        text = self._functions.dragoman_layout()
+        if text is None:
+            raise self.error()
+        lines = zip_longest(text.decode().splitlines(), _layout(), fillvalue="nothing")
+        for line, expected in lines:
+            if line != expected:
+                raise EngineError(f"layout {line!r}, expected {expected!r}; {_INSTALL}")
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a function by its name without the prefix `dragoman_`."""
