@@ -1,5 +1,5 @@
-// Faults inside the processes of a server, which has no hook for them. The scenario preloads this library and also names
-// it as the native engine, which it wraps. All processes map the file CHAOS_CONTROL, which the scenario changes.
+// Faults inside the processes of a server, which has no hook for them. The scenario preloads this library and also
+// names it as the native engine, which it wraps. All processes map the file CHAOS_CONTROL, which the scenario changes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,13 +17,13 @@ namespace {
 
 enum Kind : int32_t { kFailBefore, kFailAfter, kHang };
 
-struct Run {  // of the encoder or a decoding step
+struct Run {                        // of the encoder or a decoding step
   std::atomic<int32_t> num_faults;  // runs that fail or hang
   int32_t kind;
   double seconds;  // of a hang
 };
 
-struct Control {  // as in fault.py
+struct Control {                         // as in fault.py
   std::atomic<int64_t> clock_offset_ns;  // of the wall clock
   std::atomic<int64_t> shown_ns;         // the wall clock that a process read last
   Run encoder, step;
@@ -64,8 +64,8 @@ extern "C" {
 
 // The native engine
 
-int dragoman_encode(void* model, int num_sources, const int32_t* lengths, const int64_t* token_ids,
-                    float* const* cross, int num_threads) {
+int dragoman_encode(void* model, int num_sources, const int32_t* lengths, const int64_t* token_ids, float* const* cross,
+                    int num_threads) {
   return run(control->encoder, __func__, model, num_sources, lengths, token_ids, cross, num_threads);
 }
 
