@@ -62,11 +62,3 @@ def test_engine_is_built_once_and_again_after_a_change_or_a_failure(compiler: st
 
     machine.set_build_exit_code(0)
     assert [machine.make(*options)[1] for options in ([], [], [f"--what-if={SOURCE}"])] == [2, 2, 3]
-
-
-def test_every_installation_includes_the_native_engine() -> None:
-    lines = (CHECKOUT / "Makefile").read_text(encoding="utf-8").splitlines()
-    rules = [line for line in lines if line.startswith("$(VENV)/.") and "pyproject.toml" in line]
-
-    assert rules
-    assert all(rule.endswith(" $(VENV)/.native") for rule in rules)
