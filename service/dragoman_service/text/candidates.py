@@ -10,8 +10,8 @@ from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningK
 from dragoman_service.text.casing import capitalized_like, capitals
 from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
-from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation
-from dragoman_service.text.placeholders.counts import with_separated_counts
+from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation, primary_language
+from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
 from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
 from dragoman_service.text.placeholders.text_units import masked, masked_target
@@ -103,6 +103,8 @@ class CandidateReader:
         read, visible = (masked(part.unit), masked_target(part.unit, target)) if part.unit else (source, target)
         marks = missing_marks(part.unit.text if part.unit else source, target)
         corrected = with_separated_counts(read, _changed(visible, marks))
+        if primary_language(self.target_language) == "en":
+            corrected = with_english_ordinals(corrected)
         corrected = without_added_comma(read, corrected)
         if hypothesis.is_finished:
             languages = {"source_language": self.source_language, "target_language": self.target_language}

@@ -18,6 +18,8 @@ _NAME_PART = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+")
 _MAX_NAME = 64
 _GLUED = re.compile(r"(?<![\w.,-])(\d{1,4})-(?=[^\W\d_]{3,40}+(?![\w-]))")
 
+_ENGLISH_ORDINAL = re.compile(r"(?<![\w.,])(\d{1,9})(st|nd|rd|th)(?!\w)")
+
 # fmt: off
 _COUNT_NAMES = frozenset((
     "n", "nb", "nr", "num", "number", "count", "counter", "counts", "cnt", "total", "totals", "amount", "quantity",
@@ -64,3 +66,14 @@ def with_separated_counts(source: str, target: str) -> str:
         return f"{match[1]} " if is_count and f"{match[1]}-" not in source else match[0]
 
     return _GLUED.sub(separated, target) if "-" in target else target
+
+
+def with_english_ordinals(target: str) -> str:
+    """Return English text whose ordinals have the right ending: `3th` becomes `3rd`."""
+
+    def corrected(match: re.Match[str]) -> str:
+        number = match[1]
+        is_teen = number[-2:-1] == "1"
+        return number + ("th" if is_teen else {"1": "st", "2": "nd", "3": "rd"}.get(number[-1], "th"))
+
+    return _ENGLISH_ORDINAL.sub(corrected, target)

@@ -1,7 +1,7 @@
 import pytest
 
 from dragoman_service.request import ProtectedKind
-from dragoman_service.text.placeholders.counts import is_count, with_separated_counts
+from dragoman_service.text.placeholders.counts import is_count, with_english_ordinals, with_separated_counts
 
 
 @pytest.mark.parametrize("span", ["$name", "$user.name", "$!place"])
@@ -84,3 +84,19 @@ def test_numbers_without_unit_are_counts(span: str, expected: bool) -> None:
 )
 def test_number_and_noun_of_a_count_are_two_words(source: str, target: str, expected: str) -> None:
     assert with_separated_counts(source, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("in the 3th quarter", "in the 3rd quarter"),
+        ("the 1th, 2th and 4rd day", "the 1st, 2nd and 4th day"),
+        ("the 11st, 12nd and 13rd", "the 11th, 12th and 13th"),
+        ("the 21th, 22th, 23th and 24st", "the 21st, 22nd, 23rd and 24th"),
+        ("the 101th and 111st", "the 101st and 111th"),
+        ("the 1st, 2nd, 3rd, 4th and 100th", "the 1st, 2nd, 3rd, 4th and 100th"),
+        ("3three, 1.3th, a3th", "3three, 1.3th, a3th"),
+    ],
+)
+def test_english_ordinals(target: str, expected: str) -> None:
+    assert with_english_ordinals(target) == expected
