@@ -130,8 +130,8 @@ def report_of(campaign: Campaign) -> Report:
             "attacks_held": sum(not failures_of(result, campaign.limits) for result in campaign.results),
             "worst_stall_ms": rounded(max((sample.stall_ms for sample in samples), default=None), 0),
             "worst_health_p99_ms": rounded(max((sample.p99_ms for sample in samples), default=None), 0),
-            "quiet_stall_ms": rounded(campaign.baseline.stall_ms, 0),
-            "quiet_p99_ms": rounded(campaign.baseline.p99_ms),
+            "baseline_stall_ms": rounded(campaign.baseline.stall_ms, 0),
+            "baseline_p99_ms": rounded(campaign.baseline.p99_ms),
             "calls_lost": sum(sum(sample.lost.values()) for sample in {id(one): one for one in samples}.values()),
             "lag_p99_ms": rounded(max((sample.lag_p99_ms for sample in samples), default=None)),
             "attacks_s": rounded(campaign.elapsed_s, 0),
@@ -155,7 +155,7 @@ def _table(campaign: Campaign) -> str:
     def row(result: Result | None, sample: Sample) -> list[str]:
         times = [f"{sample.stall_ms:.0f}", f"{sample.p99_ms:.0f}", str(sum(sample.lost.values()))]
         if result is None:
-            return ["(quiet)", "", *times, *["-"] * 4, ""]
+            return ["(baseline)", "", *times, *["-"] * 4, ""]
         cpu_ms = 1000 * result.works[-1].cpu_s if result.works else None
         num_exchanges = str(sum(result.statuses.values()))
         figures = [num_exchanges, rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]

@@ -56,10 +56,10 @@ translates over gRPC and HTTP. Latency counts from the scheduled time of a probe
 with that of half of it. Some attacks end with SIGTERM.
 
 Checks: well-behaved clients lose no call; /healthz is answered within 100 ms at p99, and no probe takes more than 50 ms
-longer than on the quiet server; twice the input takes at most three times the CPU time; SIGTERM ends the process within
-`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. The short mode takes about a minute, makes the
-attacks of a surface at the same time, and also runs on busy machines: its limit for /healthz at p99 is 5 times that of
-the quiet server or 400 ms, and for the worst probe 10 times that of the quiet server or 800 ms, whichever is greater.
+longer than without attacks; twice the input takes at most three times the CPU time; SIGTERM ends the process within
+`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. The short mode takes about a minute, makes
+several attacks at the same time, and also runs on busy machines: its limit for /healthz at p99 is 5 times that without
+attacks or 400 ms, and for the worst probe 10 times that without attacks or 800 ms, whichever is greater.
 
 DIR contains attacks.json and the directory attacks with the server's log. `--part attacks` runs only this
 part, `--only NAME` one attack."""
