@@ -31,6 +31,7 @@ class PlannedSentence:
     start: int = 0  # position of the sentence in the document
     after: str = ""  # copied after the last sentence
     warnings: tuple[TranslationWarning, ...] = ()  # about the copied text, with positions in the document
+    is_last: bool = False
 
     @property
     def segments(self) -> list[Segment]:
@@ -70,10 +71,10 @@ def document_sentences(
         copied_to = end
     (*copied, after), warnings = _copied(text, copied_to, len(text), fixed)
     if last:
-        yield last if copied else replace(last, after=after, warnings=last.warnings + warnings)
+        yield last if copied else replace(last, after=after, warnings=last.warnings + warnings, is_last=True)
     yield from (PlannedSentence(before=chunk) for chunk in copied)
     if copied or not last:
-        yield PlannedSentence(before=after, warnings=warnings)
+        yield PlannedSentence(before=after, warnings=warnings, is_last=True)
 
 
 def untranslated_warning(span: Span) -> TranslationWarning:

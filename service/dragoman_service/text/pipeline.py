@@ -79,6 +79,15 @@ class TextPipeline(TextPlanner):
             self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
         return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
+    @property
+    def is_markdown(self) -> bool:
+        """True if the texts are Markdown."""
+        return self._options.format is TextFormat.MARKDOWN
+
+    def document_warnings(self, target: str) -> tuple[TranslationWarning, ...]:
+        """Return the warnings about the whole translation of a document: whether it has the marks of its source."""
+        return self._markup_warnings(self._request.texts[0], target) if self.is_markdown else ()
+
     def attempts(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> list["Attempt"]:
         """Return the first attempt of each part; `results` has one result for each part of all plans, in order."""
         parts = ((plan, part) for plan in plans for part in plan.parts)
@@ -304,12 +313,16 @@ class TextPipeline(TextPlanner):
             for each, span in zip(sentence, spans, strict=True):
                 warnings += _violation_warnings(*each, span, sentence_index=index)
         warnings += (untranslated_warning(fixed.span) for fixed in plan.fixed if fixed.is_untranslated)
-        is_markdown = self._options.format is TextFormat.MARKDOWN and not self._is_document
-        if is_markdown and not is_markup_intact(plan.text, joined.text, self._check):
-            message = "the translation has other Markdown marks than the text"
-            warnings.append(TranslationWarning(kind=WarningKind.MARKUP_CHANGED, message=message, sentence_index=None))
+        if self.is_markdown and not self._is_document:
+            warnings += self._markup_warnings(plan.text, joined.text)
         warnings.sort(key=lambda warning: warning.sentence_index or 0)
         return {"sentences": tuple(sentences), "warnings": tuple(warnings)}
+
+    def _markup_warnings(self, source: str, target: str) -> tuple[TranslationWarning, ...]:
+        if is_markup_intact(source, target, self._check):
+            return ()
+        message = "the translation has other Markdown marks than the text"
+        return (TranslationWarning(kind=WarningKind.MARKUP_CHANGED, message=message, sentence_index=None),)
 
     def _alignment(self, sentence: Sequence["_Chosen"], targets: Sequence[Span]) -> SentenceAlignment:
         confidence = self._model.confidence

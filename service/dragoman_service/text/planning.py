@@ -212,7 +212,9 @@ class TextPlanner:
         of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
         language = primary_language(request.source_language)
         self._is_ascii = language in _ASCII_LANGUAGES
-        unknown = UnknownCharacterFinder(self._is_readable, self._tokenizer.readable[language])
+        unknown = UnknownCharacterFinder(
+            self._is_readable, self._tokenizer.readable[language], is_foreign=self._is_foreign
+        )
         finders = (*compiled.finders, *of_languages, unknown)
         self._protection = replace(compiled, finders=finders)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
@@ -409,9 +411,11 @@ class TextPlanner:
             read = unmasked(unit, read, self._check)
         return ModelText(text=read, is_from_capitals=is_from_capitals)
 
+    def _is_foreign(self, character: str) -> bool:
+        # Whether a letter is one of a foreign name, which models translate as a word: `Björk`.
+        return self._is_ascii and not character.isascii() and character.isalpha()
+
     def _is_readable(self, character: str) -> bool:
-        if self._is_ascii and not character.isascii() and character.isalpha():
-            return False  # a letter of a foreign name, which models translate as a word: `Björk`
         spells = self._tokenizer.spells
         return spells(character) or readable(character, spells) != character
 

@@ -232,12 +232,18 @@ class Translator:
             sleep=self._sleep,
         )
         document = TranslatedDocument(model_name=model.name, model_version=model.version)
+        targets: list[str] = []  # of Markdown, to compare its marks at the end
         try:
             while finished := await window.next_finished():
                 pending, (outcome, assembly_s) = finished
                 timings = _longest_timings(outcome.results, text_s=pending.text_s + assembly_s)
                 translation = outcome.translations[0] if outcome.translations else None
                 sentence = document.next_sentence(pending.planned, translation, timings)
+                if pipeline.is_markdown:
+                    targets.append(sentence.text)
+                    if pending.planned.is_last:
+                        added = await run(partial(pipeline.document_warnings, "".join(targets)))
+                        sentence = replace(sentence, warnings=sentence.warnings + added)
                 if document.num_sentences == 1:
                     self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.exemplar)
                 self._count(sentence.warnings)

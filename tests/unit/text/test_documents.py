@@ -1,9 +1,21 @@
 from collections.abc import Iterator
 
-from dragoman_service.datatypes import Span
+import pytest
+
+from dragoman_service.datatypes import Span, WarningKind
+from dragoman_service.request import TextFormat
 from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, document_sentences
 from dragoman_service.text.planning import ModelText, TextPart
 from tests.fakes import make_segment
+from tests.unit.text.text_fakes import (
+    FakeModel,
+    FakeQueue,
+    make_hypothesis,
+    make_request,
+    make_translator,
+    source_text,
+    translate_document,
+)
 
 
 def parts(*spans: tuple[int, int]) -> list[TextPart]:
@@ -26,7 +38,7 @@ def test_text_around_sentences_is_copied() -> None:
     assert last.plan
     assert (first.before, first.plan.text, first.after, first.start) == (" ", "a.", "", 1)
     assert (last.before, last.plan.text, last.after, last.start) == ("\n\n", "b.", " ", 5)
-    assert planned("...\n") == [PlannedSentence(before="...\n")]
+    assert planned("...\n") == [PlannedSentence(before="...\n", is_last=True)]
 
 
 def test_spans_are_relative_to_the_sentence() -> None:
@@ -65,3 +77,27 @@ def test_sentence_is_yielded_once_the_next_one_is_known() -> None:
     next(document_sentences("a " * 500, sentences(), separator=""))
 
     assert read == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "replacement", "num_warnings"),
+    [
+        ("# One.\n\n- **Two.** and [three](u).\n\nFour.\n", "Two.", 0),
+        ("One.\n\nTwo.\n", "Two\n\nThree.", 1),
+        ("One.\n\nTwo.\n\nFour.", "Two\n\nThree.", 1),
+        ("| One. | Two. |\n|--|--|\n", "Two\n---", 1),
+        ("```\nTwo.\n```\n", "Two.", 0),
+    ],
+)
+async def test_marks_of_markdown_are_compared_at_the_end_of_a_document(
+    text: str, replacement: str, num_warnings: int
+) -> None:
+    queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).replace("Two.", replacement)),))
+
+    sentences = await translate_document(
+        make_translator(FakeModel(queue)), make_request(text, format=TextFormat.MARKDOWN)
+    )
+
+    changed = [[warning.kind is WarningKind.MARKUP_CHANGED for warning in each.warnings] for each in sentences]
+    assert sum(changed[-1]) == num_warnings
+    assert not any(map(any, changed[:-1]))

@@ -50,29 +50,46 @@ _NEVER_JOINED = frozenset((ProtectedKind.TAG, ProtectedKind.PLURAL))
 class UnknownCharacterFinder:
     """Finds the characters that a model cannot spell, outside of other spans, and joins them with spans they touch."""
 
-    def __init__(self, spells: Callable[[str], bool], known: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        spells: Callable[[str], bool],
+        known: set[str] | None = None,
+        *,
+        is_foreign: Callable[[str], bool] | None = None,
+    ) -> None:
         """Take the test of a tokenizer, see `SentencePieceTokenizer.spells`, and the set of spelled characters.
 
-        The set grows with the characters that are found to be spelled.
+        The set grows with the characters that are found to be spelled. A letter for which `is_foreign` returns True
+        marks its word as a name, unless the word is in lower case: `Björk`, but not `café`.
         """
         self._spells = spells
+        self._is_foreign = is_foreign or (lambda _: False)
         self._known = set() if known is None else known
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the runs of unknown characters between them, in order."""
         unknown: dict[int, str] = {}
+        foreign: set[str] = set()
         for char in set(text).difference(self._known):
-            if self._spells(char):
-                self._known.add(char)
-            else:
+            if not self._spells(char):
                 unknown[ord(char)] = _replacement(char)
+            elif self._is_foreign(char):
+                foreign.add(char)
+                unknown[ord(char)] = _replacement(char)
+            else:
+                self._known.add(char)
         has_marks = _MARK_CHARACTER.search(text) is not None
         if not unknown and not has_marks:
             return list(spans)
         marked = text.translate(unknown)
 
+        def is_loanword(word: str) -> bool:
+            return word.islower() and all(char in foreign or ord(char) not in unknown for char in word)
+
         def find(_: str, begin: int, end: int) -> Iterator[ProtectedSpan]:
             runs = [*(_runs(marked, begin, end, check) if unknown else ())]
+            if foreign:
+                runs = [span for span in runs if not is_loanword(text[span.start : span.end])]
             if has_marks:
                 runs += _marks(text, begin, end, check)
             return (ProtectedSpan(span=span, kind=None) for span in _united(runs))

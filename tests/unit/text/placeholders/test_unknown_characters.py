@@ -92,3 +92,24 @@ def test_time_is_linear(attack: str) -> None:
 
     small, large = min(seconds(5_000) for _ in range(5)), min(seconds(50_000) for _ in range(3))
     assert large < 40 * small + 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Björk and Zoë met José in Köln.", ["Björk", "Zoë", "José", "Köln"]),
+        ("The café has a naïve façade.", []),  # words of the language
+        ("Café Central", ["Café"]),
+        ("an ångström by Ångström", ["Ångström"]),
+        ("ßmall", []),
+        ("in łódź and Łódź", ["łódź", "Łódź"]),  # not spelled in any case
+        ("San José-based", ["José-based"]),
+        ("Plain text.", []),
+    ],
+)
+def test_words_with_foreign_letters_are_names_unless_in_lower_case(text: str, expected: list[str]) -> None:
+    finder = UnknownCharacterFinder(
+        lambda char: char in KNOWN or char in "éëïçåÅ", is_foreign=lambda char: char.isalpha() and not char.isascii()
+    )
+
+    assert [text[each.span.start : each.span.end] for each in finder.add_to((), text)] == expected
