@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dragoman_service.datatypes import Span
 from dragoman_service.request import NumberFormat, ProtectedKind
 from dragoman_service.text.placeholders import numbers
-from dragoman_service.text.placeholders.numbers import NumberFinder, is_same_number, numbers_in
+from dragoman_service.text.placeholders.number_values import is_same_number, numbers_in
+from dragoman_service.text.placeholders.numbers import NumberFinder
 from dragoman_service.text.placeholders.patterns import ProtectedSpan
 
 _KINDS = frozenset({ProtectedKind.NUMBER, ProtectedKind.IDENTIFIER})

@@ -9,7 +9,7 @@ from dragoman_service.text.candidates import Candidate
 from dragoman_service.text.casing import lowered_words
 from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import primary_language
-from dragoman_service.text.placeholders.numbers import numbers_in
+from dragoman_service.text.placeholders.number_values import numbers_in
 from dragoman_service.text.placeholders.text_units import TextUnit
 from dragoman_service.text.planning import TextPart
 

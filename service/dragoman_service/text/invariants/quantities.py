@@ -8,7 +8,7 @@ from itertools import zip_longest
 from dragoman_service.datatypes import Span, WarningKind
 from dragoman_service.text.invariants.number_words import is_known_language, num_inexact_words, number_words
 from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, quoted
-from dragoman_service.text.placeholders.numbers import NumberToken, is_same_number, numbers_in
+from dragoman_service.text.placeholders.number_values import NumberToken, is_same_number, numbers_in
 
 _DIGIT = re.compile(r"\d")
 _MAX_COMPARISONS = 2_000  # of different numbers with the same digits

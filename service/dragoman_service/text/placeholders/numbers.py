@@ -7,14 +7,12 @@ plain integers and ordinals are left to the model. All expressions are bounded, 
 
 import ipaddress
 import re
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import NumberFormat, ProtectedKind
+from dragoman_service.text.placeholders.number_values import SPACE, localized_number, number_convention
 from dragoman_service.text.placeholders.patterns import ProtectedSpan, WindowedExpression
 from dragoman_service.text.segmentation import Check, never_ends
 
@@ -22,7 +20,6 @@ from dragoman_service.text.segmentation import Check, never_ends
 _LETTER = r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u03ff\u0400-\u052f\u1e00-\u1eff"
 _WORD = rf"\d_{_LETTER}"
 _END = rf"(?![{_WORD}])"
-_SPACE = r"[ \u00a0\u2009\u202f]"
 _HEX = r"[0-9A-Fa-f]"
 _SIGN = r"[-+\u2212\xb1]"
 
@@ -45,17 +42,17 @@ UNIT = rf"(?:{_BASE_UNIT})(?:/(?:{_BASE_UNIT}))?(?![{_WORD}'’])"
 
 # Digits with separators between them. In groups of a space or an apostrophe, each group has three digits.
 _CORE = (
-    rf"(?:\d{{1,3}}(?:{_SPACE}\d{{3}}){{1,8}}(?!\d)(?:[.,]\d{{1,20}}+)?"
+    rf"(?:\d{{1,3}}(?:{SPACE}\d{{3}}){{1,8}}(?!\d)(?:[.,]\d{{1,20}}+)?"
     r"|\d{1,200}+(?:(?=[.,\xb7\u066b\u066c]\d|['’]\d{3}(?!\d)).\d{1,64}+){0,12}+|\.\d{1,20}+)"
 )
-_DASH = rf"(?:[-\u2013\u2014]|{_SPACE}[\u2013\u2014]{_SPACE})"
+_DASH = rf"(?:[-\u2013\u2014]|{SPACE}[\u2013\u2014]{SPACE})"
 _SUFFIX = (
-    rf"(?:[.,][-\u2013\u2014]{{1,2}}(?:{_SPACE}?{_CURRENCY}|(?!\w))|(?:[kKMBT]|bn)?{_SPACE}?{UNIT}"
+    rf"(?:[.,][-\u2013\u2014]{{1,2}}(?:{SPACE}?{_CURRENCY}|(?!\w))|(?:[kKMBT]|bn)?{SPACE}?{UNIT}"
     rf"|(?:[kKMBT]|bn|x){_END})"
 )
 _NUMBER = re.compile(
-    rf"{_SIGN}?(?P<before>{_CURRENCY_BEFORE}{_SPACE}?)?{_SIGN}?(?P<core>{_CORE})"
-    rf"(?:{_DASH}(?:{_CURRENCY_BEFORE}{_SPACE}?)?(?P<last>{_CORE})(?![-.]\d))?(?P<after>{_SUFFIX}|{_END}|(?=Uhr{_END}))"
+    rf"{_SIGN}?(?P<before>{_CURRENCY_BEFORE}{SPACE}?)?{_SIGN}?(?P<core>{_CORE})"
+    rf"(?:{_DASH}(?:{_CURRENCY_BEFORE}{SPACE}?)?(?P<last>{_CORE})(?![-.]\d))?(?P<after>{_SUFFIX}|{_END}|(?=Uhr{_END}))"
 )
 _AMOUNT = re.compile(rf"(?={_SIGN}?{_CURRENCY_BEFORE}){_NUMBER.pattern}")
 _IS_CURRENCY = re.compile(_CURRENCY)
@@ -63,13 +60,13 @@ _IS_PRICE = re.compile(rf",[-\u2013\u2014]|.*{_CURRENCY}")  # `95,-` and `95 EUR
 
 # Words next to a number that mark it as an amount or a quantity. The model translates them.
 _CURRENCY_WORD = re.compile(
-    rf"{_SPACE}?(?:US[- ])?(?:euros?|dollars?|pounds?|pfund|francs?|franken|yen|yuan|rupees?|rupien|cents?"
+    rf"{SPACE}?(?:US[- ])?(?:euros?|dollars?|pounds?|pfund|francs?|franken|yen|yuan|rupees?|rupien|cents?"
     rf"|centimes|kronen|kron[eo]r|z\u0142otych|рубл[а-я]{{1,3}}|евро|доллар[а-я]{{0,3}}|гривен|pesos?|reais|lire|lira|rand"
-    rf"|rappen){_END}|{_SPACE}?[円元원]|유로|달러|ユーロ|ドル|欧元|美元|人民币|日元",
+    rf"|rappen){_END}|{SPACE}?[円元원]|유로|달러|ユーロ|ドル|欧元|美元|人民币|日元",
     re.IGNORECASE,
 )
 _QUANTITY_WORD = re.compile(
-    rf"(?:{_SPACE}|-)(?:percent|per cent|prozent|pour cent|por ciento|por cento|per cento|procent|thousand|tausend"
+    rf"(?:{SPACE}|-)(?:percent|per cent|prozent|pour cent|por ciento|por cento|per cento|procent|thousand|tausend"
     rf"|millions?|millionen|millones|billions?|trillions?|milliards?|milliarden?|billionen|mio|mrd|mln|bn"
     rf"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|sekunden?|minuten?|stunden?|tagen?|wochen?|monaten?"
     rf"|jahren?|heures?|jours?|semaines?|mois|ans|secondes?"
@@ -104,27 +101,27 @@ _DATE = re.compile(
 )
 _CLOCK = r"\d{1,6}(?::\d{1,6}){1,4}(?:[.,]\d{1,6})?"
 _TIME = re.compile(
-    rf"{_CLOCK}(?:(?:{_SPACE}?[-\u2013\u2014]{_SPACE}?| --> ){_CLOCK})?"
-    rf"(?:{_SPACE}?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]{_END})|{_END}|(?=Uhr{_END}))(?!:\d)"
-    rf"|\d{{1,2}}{_SPACE}?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]{_END})"
+    rf"{_CLOCK}(?:(?:{SPACE}?[-\u2013\u2014]{SPACE}?| --> ){_CLOCK})?"
+    rf"(?:{SPACE}?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]{_END})|{_END}|(?=Uhr{_END}))(?!:\d)"
+    rf"|\d{{1,2}}{SPACE}?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]{_END})"
 )
 _SCIENTIFIC = re.compile(
     rf"{_SIGN}?(?:\d{{1,20}}(?:[.,]\d{{1,20}})?[eE][-+\u2212]?\d{{1,4}}{_END}"
-    rf"|(?:\d{{1,20}}(?:[.,]\d{{1,20}})?{_SPACE}?[x\xd7*\xb7]{_SPACE}?)?\d{{1,4}}"
-    rf"(?:\^(?:[-+\u2212]?\d{{1,4}}|\([-+\u2212]?\d{{1,4}}\))|[\u207b]?[\xb9\xb2\xb3\u2070\u2074-\u2079]{{1,4}}){_END}(?:{_SPACE}?{UNIT})?)"
+    rf"|(?:\d{{1,20}}(?:[.,]\d{{1,20}})?{SPACE}?[x\xd7*\xb7]{SPACE}?)?\d{{1,4}}"
+    rf"(?:\^(?:[-+\u2212]?\d{{1,4}}|\([-+\u2212]?\d{{1,4}}\))|[\u207b]?[\xb9\xb2\xb3\u2070\u2074-\u2079]{{1,4}}){_END}(?:{SPACE}?{UNIT})?)"
 )
 _FRACTION = re.compile(
-    rf"(?:\d{{1,3}} (?=\d/))?(?!0\d\d)\d{{1,5}}[/\u2044]\d{{1,5}}(?:{_SPACE}?{UNIT}|{_END}(?![/.]\d))"
-    rf"|\d{{0,6}}[\xbc-\xbe\u2150-\u215e](?:{_SPACE}?{UNIT}|{_END})"
+    rf"(?:\d{{1,3}} (?=\d/))?(?!0\d\d)\d{{1,5}}[/\u2044]\d{{1,5}}(?:{SPACE}?{UNIT}|{_END}(?![/.]\d))"
+    rf"|\d{{0,6}}[\xbc-\xbe\u2150-\u215e](?:{SPACE}?{UNIT}|{_END})"
 )
 _ANGLE = re.compile(  # 40°26′46″N
-    rf"\d{{1,3}}°{_SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?[′']"
-    rf"(?:{_SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?(?:[″\"]|''))?(?:{_SPACE}?[NSEWO]{_END})?"
+    rf"\d{{1,3}}°{SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?[′']"
+    rf"(?:{SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?(?:[″\"]|''))?(?:{SPACE}?[NSEWO]{_END})?"
 )
 _PRODUCT_CORE = r"\d{1,9}(?:[.,]\d{1,9})?"
 _PRODUCT = re.compile(
-    rf"{_PRODUCT_CORE}(?:(?:{_SPACE}?{UNIT})?({_SPACE}?)[x\xd7]\1{_PRODUCT_CORE}){{1,3}}"
-    rf"(?P<after>{_SPACE}?{UNIT}|{_END})"
+    rf"{_PRODUCT_CORE}(?:(?:{SPACE}?{UNIT})?({SPACE}?)[x\xd7]\1{_PRODUCT_CORE}){{1,3}}"
+    rf"(?P<after>{SPACE}?{UNIT}|{_END})"
 )
 
 _COLOR = rf"#(?:{_HEX}{{8}}|{_HEX}{{6}}|([A-Fa-f])\1\1){_END}"
@@ -132,8 +129,8 @@ _FIXED = re.compile(
     rf"(?:{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}"  # UUID
     rf"|{_HEX}{{2}}(?:([:-]){_HEX}{{2}})(?:\1{_HEX}{{2}}){{4}}(?:(?:\1{_HEX}{{2}}){{2}})?|(?:{_HEX}{{4}}\.){{2}}{_HEX}{{4}}"
     # IBAN: a digit in each group after the first one, so that words in capitals after it are left out
-    rf"|[A-Z]{{2}}\d\d{_SPACE}?[A-Z0-9]{{4}}(?:{_SPACE}?(?=[A-Z]{{0,3}}\d)[A-Z0-9]{{4}}){{1,7}}"
-    rf"(?:{_SPACE}?(?=[A-Z]{{0,2}}\d)[A-Z0-9]{{1,3}})?"
+    rf"|[A-Z]{{2}}\d\d{SPACE}?[A-Z0-9]{{4}}(?:{SPACE}?(?=[A-Z]{{0,3}}\d)[A-Z0-9]{{4}}){{1,7}}"
+    rf"(?:{SPACE}?(?=[A-Z]{{0,2}}\d)[A-Z0-9]{{1,3}})?"
     r"|97[89][- ]?\d{1,5}[- ]\d{1,7}[- ]\d{1,7}[- ][\dX]|\d{1,5}-\d{1,7}-\d{1,7}-[\dX]"  # ISBN
     rf"|0[xX]{_HEX}{{1,64}}|0b[01]{{1,64}}|U\+[0-9A-F]{{4,6}}"
     rf"|10\.\d{{4,9}}/(?:[{_WORD}]|[-._;()/:](?=[{_WORD}])){{1,100}}"  # DOI
@@ -144,7 +141,7 @@ _IPV4 = re.compile(rf"\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:[:/]\d{{1,5}})?(?![{_WORD}
 _IPV6 = re.compile(
     rf"(?=[0-9A-Fa-f:]{{2,39}})(?:{_HEX}{{0,4}}:){{2,7}}{_HEX}{{0,4}}(?:%\w{{1,16}}|/\d{{1,3}})?(?![{_WORD}:])"
 )
-_NO_UNIT = rf"(?![.,]\d|{_SPACE}?{UNIT}){_NO_FILE}"
+_NO_UNIT = rf"(?![.,]\d|{SPACE}?{UNIT}){_NO_FILE}"
 _PHONE = re.compile(
     rf"(?:\+\d{{1,4}}(?: ?(?:[-./]? ?(?:\(\d{{1,5}}\)|\d{{1,14}}+))){{1,8}}+"
     r"|\((?!(?:19|20)\d\d\))\d{2,5}\)[ -]?\d{2,8}(?:[-/ ]\d{2,8}){0,4}"
@@ -153,14 +150,14 @@ _PHONE = re.compile(
     rf"(?: ?(?:x|ext\.?) ?\d{{1,6}})?{_END}{_NO_UNIT}"
 )
 _HYPHENATED = re.compile(rf"\d{{1,32}}(?:-\d{{1,32}}){{1,8}}{_END}{_NO_UNIT}")
-_SPACED = re.compile(rf"\d{{2,6}}({_SPACE})\d{{2,6}}(?:\1\d{{2,6}}){{1,8}}{_END}{_NO_UNIT}")
+_SPACED = re.compile(rf"\d{{2,6}}({SPACE})\d{{2,6}}(?:\1\d{{2,6}}){{1,8}}{_END}{_NO_UNIT}")
 _VERSION_ENDING = (
     r"(?:[-+._]?(?:alpha|beta|rc|dev|preview|pre|post|snapshot|final|release|lts|stable|hotfix|patch|build|SNAPSHOT"
     r"|RELEASE|FINAL|LTS|RC|GA)(?:[-.]?\d{1,10})?|[-.]?(?:a|b|p|M|SP)\d{1,4})(?:[-+.]\w{1,40}){0,6}"
 )
 _VERSION = re.compile(
     rf"\d{{1,10}}+(?:\.\d{{1,10}}+(?:\.\d{{1,10}}+){{0,7}}{_VERSION_ENDING}{_END}"
-    rf"|(?:(?:\.\d{{1,10}}+){{1,8}}\.[x*]|(?:\.\d{{1,10}}+){{2,8}}(?:-\d{{1,6}}(?:[-.]\w{{1,32}}){{0,4}})?)(?![{_WORD}]|,\d)(?!{_SPACE}?{UNIT})){_NO_FILE}"
+    rf"|(?:(?:\.\d{{1,10}}+){{1,8}}\.[x*]|(?:\.\d{{1,10}}+){{2,8}}(?:-\d{{1,6}}(?:[-.]\w{{1,32}}){{0,4}})?)(?![{_WORD}]|,\d)(?!{SPACE}?{UNIT})){_NO_FILE}"
 )
 
 # A word of letters, digits and underscores, with the words that follow a joining character.
@@ -199,7 +196,7 @@ _CANDIDATE = WindowedExpression(
     expression=re.compile(
         rf"(?<![{_WORD}])(?!(?<=\d[.,:/'’])\d)(?=[-+\u2212\xb1.#@(:]{{0,2}}"
         rf"(?:(?:[{_LETTER}]{{1,64}}+(?:[-./#@]|::)){{0,8}}(?:[{_LETTER}]{{0,64}}+[\d_]|(?<=\.)(?:{_EXTENSIONS}|{_EXTENSIONS_IN_CAPITALS}){_END})"
-        rf"|{_CURRENCY_BEFORE}{_SPACE}?{_SIGN}?\.?\d)|[a-fA-F]{{1,4}}:[0-9A-Fa-f:]{{2}}"
+        rf"|{_CURRENCY_BEFORE}{SPACE}?{_SIGN}?\.?\d)|[a-fA-F]{{1,4}}:[0-9A-Fa-f:]{{2}}"
         rf"|U\+[0-9A-F]{{4}}|[A-Z]\+\+\d|[\xbc-\xbe\u2150-\u215e]|{_COLOR})"
     ),
     reach=1_024,
@@ -212,12 +209,6 @@ _IS_COLOR = re.compile(_COLOR)
 _SEPARATOR = re.compile(r"\D")
 _MIN_DIGITS = 5  # of a plain integer that is protected
 _MIN_IDENTIFIER_DIGITS = 12  # of a plain integer that is not a quantity, such as the number of a card
-
-_APOSTROPHES = frozenset("'’")
-_SPACES = frozenset(" \xa0\u2009\u202f")
-_STAND_INS = str.maketrans(
-    {"'": "’", "\xa0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "．": ".", "：": ":", "\u2044": "/"}
-)
 
 
 class NumberFinder:
@@ -319,187 +310,20 @@ class NumberFinder:
         self, text: str, span: Span, cores: Sequence[tuple[int, int]], is_marked: bool, is_currency: bool
     ) -> str | None:
         # The span with the separators of the target language; None if they are the same or the number is ambiguous.
-        source = _convention(self._source_language, is_currency)
-        target = _convention(self._target_language, is_currency)
+        source = number_convention(self._source_language, is_currency)
+        target = number_convention(self._target_language, is_currency)
         if source is None or target is None:
             return None
         parts = []
         position = span.start
         for start, end in cores:
-            localized = _localized_core(text[start:end], source, target, is_marked)
+            localized = localized_number(text[start:end], source, target, is_marked)
             if localized is None:
                 return None
             parts += [text[position:start], localized]
             position = end
         changed = "".join((*parts, text[position : span.end]))
         return changed if changed != text[span.start : span.end] else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberToken:
-    """Digits and the separators between them."""
-
-    span: Span
-    text: str
-
-
-_TOKEN_OF_DIGITS = re.compile(
-    rf"\d{{4}}-\d\d?-\d\d?(?!\d)|\d\d?-\d\d?-\d{{4}}(?!\d)|(?<!\d)\d{{1,3}}(?:{_SPACE}\d{{3}}(?!\d))+(?:[.,]\d+)?"
-    r"|\d++(?:[.,:/'’·\u066b\u066c，．：\u2044]\d++)*+"
-)
-
-
-def numbers_in(text: str) -> Iterator[NumberToken]:
-    """Yield the numbers of a text in order, with their separators.
-
-    A hyphen and a dash join the parts of a date only. A space joins groups of three digits.
-    """
-    for match in _TOKEN_OF_DIGITS.finditer(text):
-        yield NumberToken(span=Span(start=match.start(), end=match.end()), text=match[0])
-
-
-def is_same_number(source: str, target: str, *, source_language: str, target_language: str) -> bool:
-    """Return whether two numbers have equal characters, or the same digits and a common value.
-
-    Args:
-        source: number as `numbers_in` returns it.
-        target: number in the translation.
-        source_language: tag of the language whose separators the source has.
-        target_language: tag of the language whose separators the target has.
-    """
-    if source == target:
-        return True
-    source, target = _in_ascii(source), _in_ascii(target)
-    if source == target:
-        return True
-    if re.sub(r"\D", "", source) != re.sub(r"\D", "", target):
-        return False
-    return not _values(source, source_language).isdisjoint(_values(target, target_language))
-
-
-def _values(text: str, language: str) -> set[tuple[str, ...]]:
-    # What a number in ASCII digits may mean: the digits before and after the decimal separator, or the parts of a time.
-    separators = re.sub(r"\d", "", text)
-    parts = re.split(r"\D", text)
-    values: set[tuple[str, ...]] = set()
-    if re.fullmatch(r"\d\d?[.:]\d\d(?:[.:]\d\d)?", text) or _is_date(text, parts):
-        values.add(("parts", *parts))
-    if not separators:
-        return values | {("number", text, "")}
-    if set(separators) <= {":"}:
-        return values | {("ratio", *parts)}
-    if set(separators) & {":", "/", "-"}:
-        return values | {(separators, *parts)}
-    last = separators[-1]
-    is_one_kind = len(set(separators)) == 1
-    whole = "".join(parts[:-1])
-    is_grouped = 0 < len(parts[0]) <= 3 and parts[0] != "0" and all(len(part) == 3 for part in parts[1:])
-    may_be_decimal = last in ".,·\u066b" and (len(separators) == 1 or not is_one_kind) and last not in separators[:-1]
-    convention = _convention(language, is_currency=False) if len(separators) == 1 and is_grouped else None
-    if convention is not None and last in ".,":
-        # Three digits after one separator: the language decides.
-        is_grouped = last != convention.decimal
-        may_be_decimal = not is_grouped
-    if is_grouped and (is_one_kind or len(separators) == 1) and last != "\u066b":
-        values.add(("number", whole + parts[-1], ""))
-    if may_be_decimal and (len(separators) == 1 or all(len(part) in {2, 3} for part in parts[1:-1])):
-        values.add(("number", whole, parts[-1]))
-    if not values and is_one_kind and all(len(part) in {2, 3} for part in parts[1:]) and len(parts[-1]) == 3:
-        values.add(("number", whole + parts[-1], ""))  # `1,00,000`
-    return values or {(separators, *parts)}
-
-
-def _is_date(text: str, parts: Sequence[str]) -> bool:
-    return (
-        re.fullmatch(r"\d{4}([-./])\d\d?\1\d\d?|\d\d?([-./])\d\d?\2(?:\d{4}|\d\d)", text) is not None
-        and len(parts) == 3
-    )
-
-
-def _in_ascii(text: str) -> str:
-    return "".join(str(unicodedata.digit(char, char)) for char in text.translate(_STAND_INS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Convention:
-    """Separators of a language in a region."""
-
-    decimal: str
-    group: str
-    groups: frozenset[str]  # all group separators that are accepted, with apostrophes and spaces in one form
-    has_groups_of_two: bool  # `1,00,000`
-
-
-@lru_cache(maxsize=1024)
-def _convention(tag: str, is_currency: bool) -> _Convention | None:
-    # None if CLDR does not contain the language, or it has other digits.
-    from babel import Locale, UnknownLocaleError, localedata  # noqa: PLC0415 - imported for the first such number
-    from babel.core import get_global, parse_locale  # noqa: PLC0415
-
-    try:
-        language, territory, script, *_ = parse_locale(tag.partition("@")[0].replace("-", "_"))
-    except ValueError:
-        return None
-    language = get_global("language_aliases").get(language, language).partition("_")[0]
-    cached = set(localedata._cache)
-    locales = []
-    for parts in ((language, script, territory), (language, territory), (language, script), (language,)):
-        try:
-            locales.append(Locale.parse("_".join(filter(None, parts)), resolve_likely_subtags=False))
-        except (ValueError, UnknownLocaleError):
-            continue
-    symbols = [locale.number_symbols.get("latn", {}) for locale in (*locales[:1], *locales[-1:])]
-    is_latin = bool(locales) and locales[0].default_numbering_system == "latn" and "decimal" in symbols[0]
-    grouping = locales[0].decimal_formats[None].grouping if is_latin else None
-    for identifier in set(localedata._cache) - cached:
-        localedata._cache.pop(identifier, None)  # about 0.5 MB per locale
-    if not is_latin:
-        return None
-    region, base = symbols
-    decimal = (is_currency and region.get("currencyDecimal")) or region["decimal"]
-    group = (is_currency and region.get("currencyGroup")) or region["group"]
-    groups = {group, region["group"]} | ({base["group"]} if base["decimal"] == decimal else set())
-    return _Convention(
-        decimal=decimal,
-        group="’" if group == "'" else group,
-        groups=frozenset({each.translate(_STAND_INS) for each in groups} | {" ", "’"}) - {decimal},
-        has_groups_of_two=grouping == (3, 2),
-    )
-
-
-def _localized_core(core: str, source: _Convention, target: _Convention, is_marked: bool) -> str | None:
-    # A number with the separators of the target language, or None if it is not certain what it means.
-    if not re.sub(r"\D", "", core).isascii():
-        return None
-    separators = re.sub(r"\d", "", core)
-    if not separators:
-        return core
-    whole, decimal, fraction = core.rpartition(source.decimal)
-    if not decimal:
-        whole, fraction = core, ""
-    groups = re.split(r"\D", whole)
-    used = {separator.translate(_STAND_INS) for separator in re.sub(r"\d", "", whole)}
-    is_valid = fraction.isdigit() or not decimal
-    if len(groups) > 1:
-        sizes = [len(group) for group in groups]
-        is_indian = source.has_groups_of_two and 1 <= sizes[0] <= 2 and set(sizes[1:-1]) <= {2} and sizes[-1] == 3
-        is_valid &= len(used) == 1 and used <= source.groups and groups[0][:1] not in {"", "0"}
-        is_valid &= is_indian or (sizes[0] <= 3 and set(sizes[1:]) == {3})
-    elif decimal and len(fraction) == 3 and 1 <= len(whole) <= 3 and whole[0] != "0":
-        return None  # may be grouped in the convention of another language
-    if not is_valid or not (is_marked or (len(groups) > 1 and fraction) or len(groups) > 2):
-        return None
-    if len(groups) > 2 and source.has_groups_of_two and not target.has_groups_of_two:
-        groups = _in_thousands("".join(groups))
-    elif used <= {target.group.translate(_STAND_INS)}:
-        return f"{whole}{target.decimal}{fraction}" if decimal else whole
-    grouped = target.group.join(groups)
-    return grouped + target.decimal + fraction if decimal else grouped
-
-
-def _in_thousands(digits: str) -> list[str]:
-    first = len(digits) % 3
-    return [*([digits[:first]] if first else []), *(digits[i : i + 3] for i in range(first, len(digits), 3))]
 
 
 def _is_ipv4(text: str) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import NumberFormat, ProtectedKind
-from dragoman_service.text.placeholders.numbers import NumberFinder, is_same_number, numbers_in
+from dragoman_service.text.placeholders.number_values import is_same_number, numbers_in
+from dragoman_service.text.placeholders.numbers import NumberFinder
 from dragoman_service.text.placeholders.patterns import ProtectedSpan
 
 NUMBER, IDENTIFIER = ProtectedKind.NUMBER, ProtectedKind.IDENTIFIER
