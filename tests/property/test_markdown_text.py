@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dragoman.documents.markdown_reader import MarkdownPart, read_blocks
 from dragoman_service.text.placeholders.markdown import is_markup_intact, markdown_units
+from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.restoration import Assembler, restore
-from dragoman_service.text.placeholders.text_units import Placeholders
 from dragoman_service.text.segmentation import iterate_sentences
 
 _WORDS = st.lists(

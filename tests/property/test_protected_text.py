@@ -17,9 +17,11 @@ from selectolax.lexbor import LexborHTMLParser
 from dragoman_service.datatypes import AlignmentLink, SearchConfig, Segment, Span, Translation, WarningKind
 from dragoman_service.request import ProtectionOptions, RequestContext, Term, TextFormat
 from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.patterns import compile_protection
+from dragoman_service.text.placeholders.protected_units import protected_units
 from dragoman_service.text.placeholders.restoration import Assembler, restore
-from dragoman_service.text.placeholders.text_units import Placeholders, plain_unit, protected_units
+from dragoman_service.text.placeholders.text_units import plain_unit
 from dragoman_service.translation.options import TranslationLimits
 from tests.unit.text.text_fakes import (
     TOKENIZER,

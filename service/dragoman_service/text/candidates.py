@@ -12,9 +12,9 @@ from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
 from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation, primary_language
 from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
+from dragoman_service.text.placeholders.masking import masked, masked_target
 from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
-from dragoman_service.text.placeholders.text_units import masked, masked_target
 from dragoman_service.text.planning import TextPart
 from dragoman_service.text.punctuation import restored_quotes, without_added_comma
 from dragoman_service.text.quotation import missing_marks

@@ -22,7 +22,8 @@ from dragoman.documents.markdown_reader import (
 )
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units
-from dragoman_service.text.placeholders.text_units import CodeKind, Placeholders, TextUnit, TextUnitBuilder
+from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 
 MARKDOWN_FORMS = tuple((char, f"\\{char}") for char in "\\`*_[]<&~")

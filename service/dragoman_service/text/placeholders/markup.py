@@ -20,7 +20,8 @@ from dragoman_service.text.placeholders.markup_tokens import (
     is_known,
     tokenize,
 )
-from dragoman_service.text.placeholders.text_units import MAX_DEPTH, Placeholders, TextUnit, TextUnitBuilder
+from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.text_units import MAX_DEPTH, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 
 # fmt: off

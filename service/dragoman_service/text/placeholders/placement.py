@@ -12,13 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dragoman_service.datatypes import AlignmentLink, Span
-from dragoman_service.text.placeholders.text_units import (
-    ALIGNED_KINDS,
-    CodeKind,
-    InlineCode,
-    TextUnit,
-    placeholder_ranges,
-)
+from dragoman_service.text.placeholders.masking import placeholder_ranges
+from dragoman_service.text.placeholders.text_units import ALIGNED_KINDS, CodeKind, InlineCode, TextUnit
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 

@@ -9,15 +9,10 @@ from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.text.placeholders.accelerators import accelerator_position
 from dragoman_service.text.placeholders.counts import HYPHENS
 from dragoman_service.text.placeholders.escaping import EntityEscaper, depends_on_following
+from dragoman_service.text.placeholders.masking import masked_target, placeholder_ranges
 from dragoman_service.text.placeholders.placement import AlignedChunk, Repair, align_chunks
 from dragoman_service.text.placeholders.tag_projection import project_tags
-from dragoman_service.text.placeholders.text_units import (
-    CodeKind,
-    InlineCode,
-    TextUnit,
-    masked_target,
-    placeholder_ranges,
-)
+from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
 from dragoman_service.text.segmentation import Joined
 
 _FIRST_JOINED_SCRIPT = "\u0530"  # Latin, Greek and Cyrillic words do not join the span after them

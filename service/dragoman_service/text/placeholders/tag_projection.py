@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dragoman_service.text.placeholders.masking import MASK, masked
 from dragoman_service.text.placeholders.placement import AlignedChunk, insertion_index
-from dragoman_service.text.placeholders.text_units import MASK, CodeKind, InlineCode, TextUnit, masked
+from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit
 
 _GAP_COST = 0.6  # cost of a chunk inside the element that aligns outside it, in chunks of the element
 _WEIGHT_GAIN = 0.2  # of a chunk of the element: of two equal runs, the one with the better links is chosen

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.request import Term, TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.text.placeholders.text_units import Placeholders
+from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.planning import TextPlanner
 from tests.unit.text.text_fakes import FakeModel
 

@@ -7,8 +7,9 @@ import pytest
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.markdown import is_markup_intact, markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError
+from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.restoration import Assembler, restore
-from dragoman_service.text.placeholders.text_units import CodeKind, Placeholders, TextUnit
+from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit
 from dragoman_service.text.segmentation import iterate_sentences
 
 

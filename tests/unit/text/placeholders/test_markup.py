@@ -1,7 +1,8 @@
 import pytest
 
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units
-from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit
+from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.text_units import TextUnit
 
 
 def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[TextUnit]:
