@@ -338,7 +338,7 @@ def _first_letter(text: str) -> int | None:
     for index, char in enumerate(text):
         if char.isalpha():
             return index
-        if char.isalnum() or char in "\ufffc\\&":
+        if char.isalnum() or char in "\ufffc\\&[{<":
             return None
     return None
 

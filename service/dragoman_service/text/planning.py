@@ -495,14 +495,16 @@ def _without_outer_symbols(unit: TextUnit, span: Span, text: str) -> Span:
     first, last = (bisect_left(codes, position, key=lambda code: code.start) for position in (start, end))
     while first < last and codes[first].start == start and _is_symbol(codes[first], text):
         stop = position = codes[first].end
-        while position < end and unit.text[position] in _SPACE:
+        limit = codes[first + 1].start if first + 1 < last else end  # a placeholder may begin with a space
+        while position < limit and unit.text[position] in _SPACE:
             position += 1
         if position in {stop, end}:
             break
         start, first = position, first + 1
     while first < last and codes[last - 1].end == end and _is_symbol(codes[last - 1], text):
         stop = position = codes[last - 1].start
-        while position > start and unit.text[position - 1] in _SPACE:
+        limit = codes[last - 2].end if first < last - 1 else start
+        while position > limit and unit.text[position - 1] in _SPACE:
             position -= 1
         if position in {start, stop}:
             break

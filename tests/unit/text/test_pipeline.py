@@ -427,6 +427,8 @@ def test_segments_have_the_tags_and_the_suffix_of_the_model() -> None:
         ("{n} Go", ["2013 Go"]),  # a word
         ("☃", []),
         ("☃ {n} ☃", []),
+        ("%%1$dme@x.orghttps://a.b/c?d=1", ["2013 1947 1985://a.b/c?d=1"]),  # the spaces are of the placeholders
+        ("☃{n} Go {n}☃", ["2013 Go 1947"]),
     ],
 )
 def test_symbols_at_the_edges_are_not_read(text: str, read: list[str]) -> None:

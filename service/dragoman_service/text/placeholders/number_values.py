@@ -168,7 +168,9 @@ def localized_number(core: str, source: NumberConvention, target: NumberConventi
         is_valid &= is_indian or (sizes[0] <= 3 and set(sizes[1:]) == {3})
     elif decimal and len(fraction) == 3 and 1 <= len(whole) <= 3 and whole[0] != "0":
         return None  # may be grouped in the convention of another language
-    if not is_valid or not (is_marked or (len(groups) > 1 and fraction) or len(groups) > 2):
+    has_usual_groups = used != {" "} or source.group.translate(_STAND_INS) == " "  # else it may be an account
+    is_amount = len(groups) > 1 and (fraction or (len(groups) > 2 and has_usual_groups))
+    if not is_valid or not (is_marked or is_amount):
         return None
     if len(groups) > 2 and source.has_groups_of_two and not target.has_groups_of_two:
         groups = _in_thousands("".join(groups))

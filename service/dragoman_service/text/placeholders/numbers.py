@@ -82,6 +82,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _NAME_CHARACTERS = 16  # before a number, for `_NAMED`
+_QUOTE = re.compile(r'(?<!\d)"')
+_QUOTE_CHARACTERS = 256  # before a number, in which a quotation may begin
 _S_IS_WORD = frozenset({"cs", "sk", "sl"})  # languages in which `s` is a preposition: `5 s přáteli`
 
 _EXTENSIONS = (
@@ -114,6 +116,7 @@ _FRACTION = re.compile(
     rf"(?:\d{{1,3}} (?=\d/))?(?!0\d\d)\d{{1,5}}[/\u2044]\d{{1,5}}(?:{SPACE}?{UNIT}|{_END}(?![/.]\d))"
     rf"|\d{{0,6}}[\xbc-\xbe\u2150-\u215e](?:{SPACE}?{UNIT}|{_END})"
 )
+_FEET = re.compile(r"""\d{1,2}['\u2032\u2019][ \xa0]?\d{1,2}(?:[.,]\d)?["\u2033\u201d]""")  # 5' 11"
 _ANGLE = re.compile(  # 40°26′46″N
     rf"\d{{1,3}}°{SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?[′']"
     rf"(?:{SPACE}?\d{{1,2}}(?:[.,]\d{{1,6}})?(?:[″\"]|''))?(?:{SPACE}?[NSEWO]{_END})?"
@@ -275,6 +278,12 @@ class NumberFinder:
         end = match.end()
         if self._has_preposition_s and after.strip() == "s" and after != "s":
             end, after = match.start("after"), ""
+        if (
+            not after
+            and text.startswith('"', end, stop)
+            and not _QUOTE.search(text, max(0, end - _QUOTE_CHARACTERS), end)
+        ):
+            end, after = end + 1, '"'  # inches, as no quotation begins before
         is_currency = match["before"] is not None or _IS_PRICE.match(after) is not None
         has_separator = any(map(_SEPARATOR.search, filter(None, (core, last))))
         if (after == "x" and not has_separator) or (after == "s" and _IS_DECADE.fullmatch(core)):
@@ -394,6 +403,7 @@ _NUMBER_RULES: tuple[_Rule, ...] = (
     (ProtectedKind.NUMBER, _SCIENTIFIC, None),
     (ProtectedKind.NUMBER, _FRACTION, None),
     (ProtectedKind.NUMBER, _ANGLE, None),
+    (ProtectedKind.NUMBER, _FEET, None),
     (ProtectedKind.NUMBER, _PRODUCT, None),
     (ProtectedKind.IDENTIFIER, _PHONE, _is_phone),
     (ProtectedKind.IDENTIFIER, _HYPHENATED, _is_hyphenated),

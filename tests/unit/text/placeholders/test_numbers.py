@@ -380,3 +380,39 @@ def test_different_numbers(source: str, target: str, languages: str) -> None:
     source_language, target_language = languages.split()
 
     assert not is_same_number(source, target, source_language=source_language, target_language=target_language)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Konto-Nr.: 123 456 789", ("123 456 789", None)),
+        ("BLZ 370 400 440", ("370 400 440", None)),
+        ("Es sind 1 234 567 Euro", ("1 234 567", "1,234,567")),
+        ("Es sind 1 234 567,50", ("1 234 567,50", "1,234,567.50")),
+        ("Es sind 1.234.567", ("1.234.567", "1,234,567")),
+    ],
+)
+def test_groups_with_spaces_are_localized_only_in_quantities(text: str, expected: tuple[str, str | None]) -> None:
+    finder = NumberFinder(BOTH, "de", "en", NumberFormat.LOCALIZED)
+
+    (each,) = finder.add_to((), text)
+
+    assert (text[each.span.start : each.span.end], each.target) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ('a 12" monitor', ['12"']),
+        ('Size: 12", 3.5" and 7"', ['12"', '3.5"', '7"']),
+        ("5' 11\" tall, 6'2\"", ["5' 11\"", "6'2\""]),
+        ("5\u2032 11\u2033 tall", ["5\u2032 11\u2033"]),
+        ('He said "I have 12" and left.', []),
+        ('"Room 12"', []),
+        ("rock 'n' roll in '95", []),
+    ],
+)
+def test_inches_and_feet_are_units_outside_of_quotations(text: str, spans: list[str]) -> None:
+    finder = NumberFinder(BOTH, "en", "de", NumberFormat.LOCALIZED)
+
+    assert [text[each.span.start : each.span.end] for each in finder.add_to((), text)] == spans
