@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,11 @@ def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys:
     assert "FAILED: ONNX fp32 = original" in capsys.readouterr().err
 
 
+def _without_capital(texts: Iterable[str]) -> list[str]:
+    # The server begins a translation with a capital like its source.
+    return [text[:1].lower() + text[1:] for text in texts]
+
+
 async def test_served_translations_equal_the_original(directory: Path) -> None:
     tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
     original = HuggingFaceOriginal(directory / "original", tokenizer)
@@ -121,7 +126,8 @@ async def test_served_translations_equal_the_original(directory: Path) -> None:
     hypotheses = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
     texts = [original.decode(ids[len(tokenizer.target_prefix) :]) for ids in expected]
-    assert [each.text for each in hypotheses] == [text.lstrip(" ") for text in texts]  # BART's may begin with a space
+    texts = [text.lstrip(" ") for text in texts]  # BART's may begin with a space
+    assert _without_capital(each.text for each in hypotheses) == _without_capital(texts)
 
 
 async def test_ctranslate2_model_is_imported_verified_and_served(
@@ -148,7 +154,9 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
 
     hypotheses = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
-    assert [each.text for each in hypotheses] == [tokenizer.decode(ids).strip() for ids in expected]
+    assert _without_capital(each.text for each in hypotheses) == _without_capital(
+        tokenizer.decode(ids).strip() for ids in expected
+    )
     assert len({each.text for each in hypotheses}) > 1
 
 
