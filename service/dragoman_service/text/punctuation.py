@@ -25,6 +25,7 @@ _RANGE_DASH = re.compile(r"(?<=\d)[-–—‒−](?=\d)")
 _MINUS = re.compile(r"(?<![\w.)\]])[-−](?=\d)")
 _JOINED_DASH = re.compile(r"(?<=[^\W\d_])(?:[-–—―]|--)(?=[^\W\d_])")
 _RANGE = re.compile(r"(?<!\d)(\d{1,20})([–—‒−])(\d{1,20})(?!\d)")
+_HYPHENATED = re.compile(r"(?<!\d)(\d{1,20})-(?=(\d{1,20})(?!\d))")
 _TIGHT_DASH = re.compile(r"(?<=[\w\ufffc])[–—](?=[\w\ufffc])")
 _ONE_SIDED_DASH = re.compile(r"(?<=[\w\ufffc])(?:[ \xa0][–—]|[–—][ \xa0])(?=[\w\ufffc])")
 _SPANS = re.compile("[\ufffc ]{1,200}+(?=[^\ufffc ])")
@@ -84,9 +85,12 @@ def _restored_dashes(source: str, target: str, target_language: str) -> str:
         may_differ = expression is _SPACED_DASH and "-" not in old and len(matches) < len(old)
         if len(matches) == len(old) or may_differ:
             target = _with_dashes(target, matches, old, target_language)
+    ranges: dict[tuple[str, str], str] = {}
     for first, dash, last in _RANGE.findall(source):
-        target = re.sub(rf"(?<!\d){first}-{last}(?!\d)", f"{first}{dash}{last}", target)
-    return target
+        ranges.setdefault((first, last), dash)
+    if not ranges:
+        return target
+    return _HYPHENATED.sub(lambda match: match[1] + ranges.get((match[1], match[2]), "-"), target)
 
 
 def _with_even_spaces(source: str, target: str) -> str:

@@ -141,6 +141,7 @@ def test_apostrophes_and_single_quotes(source: str, target: str, language: str, 
         ("A – B", "A –B", "de", "A – B"),
         ("A – B", "A– B", "de", "A – B"),
         ("1–2 of 3-4", "1-2 von 3-4", "de", "1–2 von 3-4"),
+        ("1-2 of 2–3", "1-2-3", "de", "1-2–3"),
         ("pages 12–15", "Seiten 12-15", "de", "Seiten 12–15"),
         ("a–b – c", "a –b – c", "de", "a –b – c"),  # it may be either
         ("a –b", "a –b", "de", "a –b"),  # as in the source
