@@ -118,12 +118,12 @@ class App:
         self._watching: asyncio.Task[None] | None = None
         translator = Translator(
             self._models,
+            self._glossaries,
             metrics=metrics,
             limits=settings.limits,
             defaults=settings.defaults,
             clock=clock,
-            quota=access,
-            glossaries=self._glossaries,
+            take_tokens=access.take_tokens,
         )
         self._tracing = start_tracing(
             settings.tracing,

@@ -23,7 +23,7 @@ from dragoman_service.runtimes.settings import LIBRARY_VARIABLE, RuntimeSettings
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.settings import AccessSettings, TlsSettings, is_loopback
 from dragoman_service.toml import parse_toml
-from dragoman_service.translation.options import TranslationDefaults, TranslationLimits
+from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 """Prefix of environment variables. All of them are settings, except `CONFIG_VARIABLE` and `LIBRARY_VARIABLE`."""

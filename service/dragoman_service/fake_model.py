@@ -47,10 +47,11 @@ from dragoman_service.errors import (
     RateLimitedError,
 )
 from dragoman_service.models.lifecycle import ModelLoader
-from dragoman_service.models.model import Futures, ModelRuntime
+from dragoman_service.models.model import ModelRuntime
 from dragoman_service.models.serving import ServingSettings
 from dragoman_service.request import ProtectedKind, RequestContext
 from dragoman_service.scheduling.admission import max_decode_cost
+from dragoman_service.scheduling.scheduler import Futures
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 log = logging.getLogger(__name__)

@@ -25,13 +25,8 @@ from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
 from dragoman_service.text.tokenizer import open_tokenizer
-from dragoman_service.translation.limits import RequestBudget
-from dragoman_service.translation.options import (
-    TranslationDefaults,
-    TranslationLimits,
-    check_request,
-    fit_to_model,
-)
+from dragoman_service.translation.options import RequestBudget, check_request, fit_to_model
+from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 from loadtests.hostile.mutations import mutated, mutated_json
 from tests.fuzz.target import in_process
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS

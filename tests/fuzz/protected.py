@@ -17,10 +17,9 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.text.placeholders.text_units import plain_unit
-from dragoman_service.translation.translator import Translator
 from loadtests.hostile.mutations import mutated
 from tests.fuzz.target import in_process
-from tests.unit.text.text_fakes import FakeModel, FakeQueue, garble
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, garble, make_translator
 
 _FORMATS: Final = (TextFormat.PLAIN, TextFormat.HTML, TextFormat.XML)
 _MAX_CHARACTERS: Final = 10_000
@@ -50,7 +49,7 @@ def check_protected(content: bytes) -> None:
 def _translated(model: FakeModel, text: str, text_format: TextFormat, language: str) -> Translation:
     options = TranslationOptions(format=text_format, repetition_guard=False)  # copies are accepted
     request = TranslationRequest(texts=(text,), source_language="en", target_language=language, options=options)
-    return asyncio.run(Translator(model, metrics=_METRICS).translate(request, RequestContext())).translations[0]
+    return asyncio.run(make_translator(model, metrics=_METRICS).translate(request, RequestContext())).translations[0]
 
 
 _SEEDS: Final = (

@@ -16,7 +16,7 @@ from dragoman_service.request import (
     TranslationRequest,
 )
 from dragoman_service.text.segmentation import iterate_sentences
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 from tests.unit.text.text_fakes import (
     FakeModel,

@@ -22,7 +22,7 @@ from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.text.placeholders.protected_units import protected_units
 from dragoman_service.text.placeholders.restoration import Assembler, restore
 from dragoman_service.text.placeholders.text_units import plain_unit
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from tests.unit.text.text_fakes import (
     TOKENIZER,
     FakeModel,

@@ -24,7 +24,8 @@ from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.models.model import ModelStatus
 from dragoman_service.request import TranslationRequest
-from dragoman_service.translation.options import ATTENTION_FIELDS, TranslationLimits
+from dragoman_service.translation.options import ATTENTION_FIELDS
+from dragoman_service.translation.settings import TranslationLimits
 
 MAX_LISTED_PAIRS = 256  # of a model version; more language pairs are only listed as groups
 

@@ -14,7 +14,7 @@ from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.threads import started_pool
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from dragoman_service.translation.translator import Translator
 
 _Result = TypeVar("_Result")

@@ -38,7 +38,8 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.orchestration import RULES_VERSION, translate_offline, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-from dragoman_service.translation.options import TranslationDefaults, search_config, with_default_protection
+from dragoman_service.translation.options import search_config, with_default_protection
+from dragoman_service.translation.settings import TranslationDefaults
 
 _CALL_TIMEOUT_S: Final = 300.0  # a server may have a long queue
 _NUM_PLANNED: Final = 128  # texts whose segments are in memory at a time, at least

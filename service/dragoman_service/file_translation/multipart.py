@@ -8,7 +8,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.translation.options import MAX_FORM_FIELDS
+from dragoman_service.translation.settings import MAX_FORM_FIELDS
 
 MULTIPART_MEDIA_TYPE = "multipart/form-data"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.translation.options import MAX_FORM_FIELDS
+from dragoman_service.translation.settings import MAX_FORM_FIELDS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import InvalidFieldError, RequestError
-from dragoman_service.translation.options import MAX_FORM_FIELDS
+from dragoman_service.translation.settings import MAX_FORM_FIELDS
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds until the deadline of the caller, as a decimal number."""

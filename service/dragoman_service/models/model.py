@@ -3,7 +3,6 @@
 import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -14,6 +13,7 @@ from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext
+from dragoman_service.scheduling.scheduler import Futures
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 MAX_LABEL_CHARACTERS = 64
@@ -108,11 +108,8 @@ class ModelState(enum.Enum):
     FAILED = "failed"  # could not be loaded
 
 
-Futures = Sequence["Future[SegmentResult]"]  # one future for each queued segment
-
-
-class SegmentQueue(Protocol):
-    """Queue of segments to decode."""
+class ModelScheduler(Protocol):
+    """Queue and decoding threads of one version."""
 
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request before its text is processed if `num_characters` already exceed what can be admitted."""
@@ -121,15 +118,7 @@ class SegmentQueue(Protocol):
         """Return the expected decode cost of segments."""
 
     def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
-        """Admit all segments or none; return one future for each, in order. Cancelling a future frees its place.
-
-        Callers, identified by name, share the queue fairly. `num_characters` is the length of the text that the
-        segments come from; the queue uses it to estimate tokens per character.
-        """
-
-
-class ModelScheduler(SegmentQueue, Protocol):
-    """Queue and decoding threads of one version."""
+        """Admit all segments or none, see `Scheduler.submit`. Cancelling a future frees its place."""
 
     def warm_up(self, segments: Sequence[Segment]) -> Sequence[SegmentResult]:
         """Decode segments on each decoding thread, before `start`; return the results of one thread."""

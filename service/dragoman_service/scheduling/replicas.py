@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.batch_connection import WorkerHandle
-from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.scheduler import Futures, Scheduler
 from dragoman_service.worker.messages import Clock
 
 _Result = TypeVar("_Result")
@@ -59,7 +59,7 @@ class ReplicaScheduler:
 
     def submit(
         self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
-    ) -> Sequence[Future[SegmentResult]]:
+    ) -> Futures:
         """Submit a request to the least loaded replica; as `Scheduler.submit`."""
         return self._least_loaded().submit(segments, context, num_characters=num_characters)
 

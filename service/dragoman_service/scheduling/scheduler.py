@@ -1,6 +1,7 @@
 """The scheduler: admits the segments of requests, and answers each admitted segment exactly once."""
 
 import asyncio
+import itertools
 import math
 import threading
 import time
@@ -10,7 +11,7 @@ from concurrent.futures import Future
 from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult
 from dragoman_service.decoding.running_batch import check_segment
 from dragoman_service.decoding.step_model import ModelLimits
-from dragoman_service.errors import DeadlineExceededError, DrainingError, OverloadedError
+from dragoman_service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
 from dragoman_service.observability.metrics import Metrics, SchedulerStats
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import (
@@ -31,6 +32,8 @@ from dragoman_service.worker.messages import Clock
 
 _SWITCH_INTERVAL = SwitchInterval()  # of the process, whose schedulers share Python's interpreter lock
 _OVERLOAD_DURATION_S = 1.0  # after the last rejection of a request whose segments are known
+
+Futures = Sequence["Future[SegmentResult]"]  # one future for each submitted segment, in order
 
 
 class Scheduler:
@@ -123,7 +126,7 @@ class Scheduler:
 
     def submit(
         self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
-    ) -> Sequence[Future[SegmentResult]]:
+    ) -> Futures:
         """Admit all segments of a request or none, and return one future for each, in order; never waits.
 
         A future ends with the result or with `EngineError`, `DeadlineExceededError` or `DrainingError`. Cancelling
@@ -271,3 +274,44 @@ class Scheduler:
         if outcome == "ok":
             direction = "late" if actual_s > predicted_s else "early"
             self._metrics.prediction_error_seconds.labels(direction).observe(abs(actual_s - predicted_s))
+
+
+async def wait_for_results(futures: Futures) -> list[SegmentResult]:
+    """Return the results of submitted segments, in order.
+
+    The first error is raised. Then, or if the waiting task is cancelled, the other segments are cancelled.
+    """
+    try:
+        await _wait_for_all(futures)
+        for future in futures:
+            if future.done() and not future.cancelled() and (error := future.exception()):
+                raise error
+        if any(future.cancelled() for future in futures):  # the caller would have cancelled this task as well
+            raise EngineError("segment cancelled without a result")
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+async def _wait_for_all(futures: Futures) -> None:
+    # Returns once all futures are done, or one has failed. Wakes the event loop at most once.
+    if not futures:
+        return
+    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
+    all_done, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
+
+    def finish() -> None:
+        if not all_done.done():
+            all_done.set_result(None)
+
+    def count_done(future: "Future[SegmentResult]") -> None:
+        if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
+            if threading.get_ident() == thread_id:
+                finish()
+            else:
+                loop.call_soon_threadsafe(finish)
+
+    for future in futures:
+        future.add_done_callback(count_done)
+    await all_done

@@ -137,7 +137,7 @@ class Access:
         self._identify(credentials_of(context))
 
     async def take_tokens(
-        self, caller: str, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
+        self, caller: str, num_tokens: int, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
         if self._callers is None:  # without quotas

@@ -11,17 +11,17 @@ from typing import Any, Generic, TypeVar
 
 from dragoman_service.datatypes import Segment, SegmentResult
 from dragoman_service.errors import DeadlineExceededError, RetryableError
-from dragoman_service.models.model import Futures
+from dragoman_service.scheduling.scheduler import Futures
 from dragoman_service.text.documents import PlannedSentence
-from dragoman_service.translation.limits import segment_cost
-from dragoman_service.translation.results import error_of
+from dragoman_service.threads import retrieve_exception
+from dragoman_service.translation.options import segment_cost
 
 _Outcome = TypeVar("_Outcome")
 
 
 def _awaitable(future: "concurrent.futures.Future[SegmentResult]") -> "asyncio.Future[SegmentResult]":
     wrapped = asyncio.wrap_future(future)
-    wrapped.add_done_callback(error_of)  # marks the exception as retrieved
+    wrapped.add_done_callback(retrieve_exception)  # marks the exception as retrieved
     return wrapped
 
 
@@ -189,7 +189,7 @@ class DocumentWindow(Generic[_Outcome]):
     def _finish_if_queued(self, pending: PendingSentence[_Outcome]) -> None:
         if len(pending.results) == len(pending.segments):
             pending.outcome = asyncio.create_task(self._finish(pending))
-            pending.outcome.add_done_callback(error_of)
+            pending.outcome.add_done_callback(retrieve_exception)
 
     def _batch(self) -> list[tuple[PendingSentence[_Outcome], Segment]]:
         # The next segments to queue, within the limits of the window.

@@ -1,117 +1,46 @@
-"""Validation of requests, and the search that their options describe.
+"""Validation of requests: options and the search that they describe, and limits while the texts are split.
 
 Ranges and defaults of the options come from the contract (`dragoman.option_ranges`). This module adds the limits that a
 setting or a model decides, and the rules that involve several fields.
 """
 
+import math
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing import Any
 
 from dragoman.option_ranges import OptionRange, option_range
-from dragoman_service.datatypes import SamplingConfig, SearchConfig
-from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
+from dragoman_service.datatypes import SamplingConfig, SearchConfig, Segment
+from dragoman_service.errors import DeadlineExceededError, InvalidFieldError, UnsupportedFieldError
 from dragoman_service.request import (
     MAX_PATTERN_STARS,
     AttentionDetail,
     NumberFormat,
-    ProtectedKind,
     SamplingOptions,
     Term,
     TranslationOptions,
     TranslationRequest,
 )
+from dragoman_service.scheduling.admission import max_decode_cost
 from dragoman_service.text.planning import TextModel
-
-# Upper limit of the setting: positions in the translation, which may be longer, must fit 32 bits.
-MAX_DOCUMENT_CHARACTERS = 2**28
+from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 # Options that need a model with an attention graph.
 ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
 
-MAX_TEXTS: Any = option_range("texts").max_items
-MAX_FORM_FIELDS = MAX_TEXTS + 64  # of a query or form, which can contain the texts
 _SEED_BITS = 63
 
+# Source tokens times hypotheses of a request with an alignment: the attention of all layers and heads is in memory
+# until the response is sent.
+MAX_ALIGNED_TOKENS = 8192
 
-class TranslationLimits(BaseModel):
-    """Limits of one request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    max_texts: int = Field(default=MAX_TEXTS, ge=1, le=MAX_TEXTS)
-    """Maximum number of texts of a request."""
-
-    max_text_characters: int = Field(default=10_000, ge=1)
-    """Maximum length of each text, in characters (Unicode code points)."""
-
-    max_request_characters: int = Field(default=100_000, ge=1)
-    """Maximum length of all texts of a request together, in characters."""
-
-    max_request_sentences: int = Field(default=2048, ge=1)
-    """Maximum number of sentences of all texts of a request together. Each part of a split sentence counts."""
-
-    max_request_source_tokens: int = Field(default=65_536, ge=1)
-    """Maximum number of source tokens of all texts of a request together, including EOS of each sentence."""
-
-    max_request_decode_cost: int = Field(default=2_162_688, ge=1)
-    """Maximum decode cost of all texts of a request together. The decode cost of a sentence is its number of source
-    tokens, plus its beam size times the decoder steps: two for each source token, or more if `min_target_tokens` or a
-    prefix forces them. The default is the cost of the maximum number of source tokens with the widest beam."""
-
-    max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
-    """Maximum length of a document, in characters. The server needs a few times its size in memory. A message has up to
-    4 bytes per character, so increase `grpc.max_message_bytes` accordingly."""
-
-    document_window_segments: int = Field(default=64, ge=1, le=1024)
-    """Maximum number of sentences of a document that are queued or decoded at a time, or finished and waiting for an
-    earlier sentence or a slow reader. Each part of a split sentence counts."""
-
-
-def _kind_names(value: object) -> object:
-    # Text with commas is from an environment variable.
-    names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, list | tuple):
-        return value
-    return [name.strip().lower() if isinstance(name, str) else name for name in names if name != ""]
-
-
-def _default_of(name: str) -> Any:
-    option = option_range(f"options.{name}")
-    bounds: dict[str, Any] = {} if option.type is bool else {"ge": option.minimum, "le": option.maximum}
-    return Field(default=option.default, **bounds)
-
-
-class TranslationDefaults(BaseModel):
-    """Defaults of request options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    beam_size: int = _default_of("beam_size")
-    """Live hypotheses of each sentence; 1 is greedy search. A request for more hypotheses gets a larger beam."""
-
-    length_penalty: float = _default_of("length_penalty")
-    """Exponent of the length penalty; 0 disables it."""
-
-    repetition_guard: bool = _default_of("repetition_guard")
-    """Decode a sentence again if its translation is a loop or has an implausible length."""
-
-    early_stopping: bool = _default_of("early_stopping")
-    """End the search of a sentence when as many hypotheses as the beam size have finished, instead of when no live
-    hypothesis can be better. Saves a tenth of the steps with the bundled `en-de` model."""
-
-    unprotected_kinds: Annotated[tuple[ProtectedKind, ...], BeforeValidator(_kind_names)] = ()
-    """Kinds of spans that requests do not protect unless they enable them: names of `ProtectedKind` in lower case, such
-    as `["number", "accelerator"]`. Also applies to the APIs of other vendors, whose requests cannot enable kinds."""
-
-    number_format: Literal["localized", "as_written"] = "localized"
-    """Format of protected numbers: `localized`, with the decimal and grouping separators of the target language, or
-    `as_written`. Also applies to the APIs of other vendors."""
+# The same for requests that return the attention, so that a response stays within a few megabytes.
+MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +290,94 @@ def _check_text(field: str, text: str, at_most: int | None, *, at_least: int = 0
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error
+
+
+class RequestBudget:
+    """Counts the segments of a request while its texts are split, and raises at the first limit.
+
+    The limits apply to each sentence of a document. Splitting may expand a text: one character can become 18
+    characters, each of them a token.
+    """
+
+    def __init__(
+        self,
+        options: TranslationOptions,
+        limits: TranslationLimits,
+        *,
+        is_document: bool = False,
+        deadline_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start with nothing counted. `deadline_s` is a time of the clock."""
+        self._deadline_s = deadline_s
+        self._has_deadline = deadline_s < math.inf
+        self._clock = clock
+        self._options = options
+        self._limits = limits
+        self._is_document = is_document
+        self._is_cancelled = False
+        self._num_segments = self._num_tokens = self._work = 0
+
+    def cancel(self) -> None:
+        """End the work at the next check, within a few milliseconds. Thread-safe."""
+        self._is_cancelled = True
+
+    def check(self) -> None:
+        """Raise CancelledError or DeadlineExceededError if the work must end."""
+        if self._is_cancelled:
+            raise CancelledError
+        if self._has_deadline and self._clock() >= self._deadline_s:
+            raise DeadlineExceededError("text")
+
+    def check_sentence(self, num_tokens: int) -> None:
+        """Raise as `check`, and InvalidFieldError if a sentence has too many source tokens, before it is split."""
+        self.check()
+        if self._is_document:
+            self._num_segments = self._num_tokens = self._work = 0
+        self._check("source tokens", self._num_tokens + num_tokens, self._limits.max_request_source_tokens)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Count segments; InvalidFieldError if there are too many, or they need too much work or attention."""
+        self._num_segments += len(segments)
+        self._num_tokens += num_source_tokens(segments)
+        self._work += max_decode_cost(segments)
+        self._check("sentences", self._num_segments, self._limits.max_request_sentences)
+        self._check("source tokens", self._num_tokens, self._limits.max_request_source_tokens)
+        self._check("units of decode cost", self._work, self._limits.max_request_decode_cost)
+        num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
+        for name, limit in _attention_limits(self._options).items():
+            if self._num_tokens * num_hypotheses > limit:
+                value = f"{self._num_tokens} or more source tokens times {num_hypotheses} hypotheses"
+                raise InvalidFieldError(self._field, value, f"at most {limit} with options.{name}")
+
+    @property
+    def _field(self) -> str:
+        return "text" if self._is_document else "texts"
+
+    def _check(self, unit: str, value: int, limit: int) -> None:
+        if value > limit:
+            scope = "a sentence" if self._is_document else "all texts"
+            raise InvalidFieldError(self._field, f"{value} or more {unit}", f"at most {limit} over {scope}")
+
+
+def max_attention_tokens(options: TranslationOptions) -> float:
+    """Return the limit of source tokens times hypotheses with attention in memory; infinite without attention."""
+    return min(_attention_limits(options).values(), default=math.inf)
+
+
+def num_source_tokens(segments: Iterable[Segment]) -> int:
+    """Return the source tokens of all segments, including EOS."""
+    return sum(len(segment.source_ids) for segment in segments)
+
+
+def segment_cost(segment: Segment) -> int:
+    """Return the source tokens of a segment times its hypotheses."""
+    return len(segment.source_ids) * segment.search.num_hypotheses
+
+
+def _attention_limits(options: TranslationOptions) -> dict[str, int]:
+    limits = {"return_alignment": MAX_ALIGNED_TOKENS} if options.return_alignment else {}
+    if options.return_attention in MAX_ATTENTION_TOKENS:
+        name = f"return_attention {options.return_attention.name}"
+        limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
+    return limits

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import Pivot, Translation, TranslationResult, TranslationWarning
 from dragoman_service.errors import InvalidFieldError, ModelNotFoundError
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.request import AttentionDetail, FixedSpan, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.text.invariants.checks import find_violations
 from dragoman_service.text.invariants.violations import INVARIANT_KINDS, Texts
 from dragoman_service.translation.fixed_spans import inserted_spans
-from dragoman_service.translation.interfaces import ModelSource
 
 _LANGUAGE_FIELDS = ("source_language", "target_language")
 
@@ -114,13 +114,13 @@ class PivotRoute:
         ]
 
 
-def find_pivot_route(models: ModelSource, request: TranslationRequest) -> PivotRoute | None:
+def find_pivot_route(models: ModelRepository, request: TranslationRequest) -> PivotRoute | None:
     """Return the pivot route of a request; None if a model translates it directly.
 
     Raises:
         ModelNotFoundError: if no allowed language has models for both steps; names the pair.
         InvalidFieldError: with the option that is not supported with a pivot language.
-        RequestError: as `ModelSource.resolve`.
+        RequestError: as `ModelRepository.resolve`.
     """
     unserved = _unserved(models, request.model, request.source_language, request.target_language)
     if unserved is None:
@@ -133,7 +133,7 @@ def find_pivot_route(models: ModelSource, request: TranslationRequest) -> PivotR
     raise unserved
 
 
-def served_source_languages(models: ModelSource, request: TranslationRequest) -> Collection[str]:
+def served_source_languages(models: ModelRepository, request: TranslationRequest) -> Collection[str]:
     """Return the languages that a request may be translated from, also by pivot; RequestError if there are none."""
     languages: set[str] = set()
     failure: ModelNotFoundError | None = None
@@ -152,7 +152,7 @@ def served_source_languages(models: ModelSource, request: TranslationRequest) ->
     return languages
 
 
-def _unserved(models: ModelSource, model: str, source: str, target: str) -> ModelNotFoundError | None:
+def _unserved(models: ModelRepository, model: str, source: str, target: str) -> ModelNotFoundError | None:
     # The error of a language pair that is not served; None if it is served.
     try:
         models.resolve(model, source, target)

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dragoman_service.datatypes import (
     DetectedLanguage,
@@ -25,23 +25,23 @@ from dragoman_service.errors import (
     DeadlineExceededError,
     DrainingError,
     EngineError,
-    GlossaryNotFoundError,
     InvalidFieldError,
     RetryableError,
 )
 from dragoman_service.models.glossaries import GlossaryRepository
-from dragoman_service.models.model import Futures
+from dragoman_service.models.model import LoadedModel
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
 from dragoman_service.observability.usage import UsageRecord
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
+from dragoman_service.scheduling.scheduler import Futures, wait_for_results
 from dragoman_service.text.documents import TranslatedDocument
 from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
 from dragoman_service.threads import TextThreads
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
-from dragoman_service.translation.interfaces import ModelSource, Quota, ServingModel
 from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
@@ -49,17 +49,18 @@ from dragoman_service.translation.language_detection import (
     listed_candidates,
     source_languages,
 )
-from dragoman_service.translation.limits import RequestBudget, max_attention_tokens, num_source_tokens, segment_cost
 from dragoman_service.translation.options import (
     CheckedRequest,
-    TranslationDefaults,
-    TranslationLimits,
+    RequestBudget,
     check_request,
     fit_to_model,
+    max_attention_tokens,
     new_seed,
+    num_source_tokens,
+    segment_cost,
 )
 from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
-from dragoman_service.translation.results import results_of, wait_all
+from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 # Text work up to these costs runs in the event loop and takes a few milliseconds: characters of a request, and source
 # tokens of a sentence of a document times its hypotheses. An inline code costs as much as some tokens.
@@ -70,16 +71,14 @@ _CODE_TOKENS = 4
 # A long text is charged before it is split. Ordinary text has more tokens, so this is not more than the final charge.
 _CHARACTERS_PER_TOKEN = 8
 
-
 _Result = TypeVar("_Result")
 _Assembled = tuple[Outcome, float]  # with the duration of the text work, in seconds
+_Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a step of text work in another thread
 
+TakeTokens = Callable[[str, int, Callable[[], int] | None], Awaitable[Callable[[], None]]]
+"""Charges source tokens and decode cost to a caller, both or none; raises RateLimitedError if they are too many.
 
-class Run(Protocol):
-    """Runs a step of text work in another thread."""
-
-    def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
-        """Return the result of the step."""
+The decode cost is computed only if it is limited. The result refunds the charge, at most once."""
 
 
 class Translator:
@@ -87,7 +86,8 @@ class Translator:
 
     def __init__(
         self,
-        models: ModelSource,
+        models: ModelRepository,
+        glossaries: GlossaryRepository,
         *,
         metrics: Metrics,
         limits: TranslationLimits | None = None,
@@ -95,8 +95,7 @@ class Translator:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
-        quota: Quota | None = None,
-        glossaries: GlossaryRepository | None = None,
+        take_tokens: TakeTokens | None = None,
         detector: LanguageDetector | None = None,
     ) -> None:
         self._detector = detector or LanguageDetector()
@@ -108,7 +107,7 @@ class Translator:
         self._clock = clock
         self._sleep = sleep
         self._draw_seed = draw_seed
-        self._quota = quota
+        self._take_tokens = take_tokens
         self._threads = TextThreads()
 
     async def translate(
@@ -181,7 +180,7 @@ class Translator:
             translations=outcome.translations,
             model_name=model.name,
             model_version=model.version,
-            timings=_longest_timings(outcome.results, text_s=split_s + join_s),
+            timings=StageTimings.longest(outcome.results, text_s=split_s + join_s),
             num_source_tokens=sum(sentence.num_source_tokens for sentence in sentences),
             num_target_tokens=sum(sentence.num_target_tokens for sentence in sentences),
         )
@@ -208,8 +207,7 @@ class Translator:
         model, pipeline = self._prepare(checked, usage, budget)
 
         async def finish(pending: PendingSentence[_Assembled]) -> _Assembled:
-            await wait_all(pending.futures)
-            planned, results = pending.planned, results_of(pending.futures)
+            planned, results = pending.planned, await wait_for_results(pending.futures)
             steps = translation_steps(pipeline, [planned.plan] if planned.plan else [])
             state = advance(steps)
             cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
@@ -236,7 +234,7 @@ class Translator:
         try:
             while finished := await window.next_finished():
                 pending, (outcome, assembly_s) = finished
-                timings = _longest_timings(outcome.results, text_s=pending.text_s + assembly_s)
+                timings = StageTimings.longest(outcome.results, text_s=pending.text_s + assembly_s)
                 translation = outcome.translations[0] if outcome.translations else None
                 sentence = document.next_sentence(pending.planned, translation, timings)
                 if pipeline.is_markdown:
@@ -320,37 +318,29 @@ class Translator:
 
     def _prepare(
         self, checked: CheckedRequest, usage: UsageRecord, budget: RequestBudget
-    ) -> tuple[ServingModel, TextPipeline]:
+    ) -> tuple[LoadedModel, TextPipeline]:
         # Does every check of the model that does not read the texts.
         request = checked.request
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = usage.model = f"{model.name}/{model.version}"
         search = fit_to_model(checked.search, request.options, model, name=name, has_attention=model.has_attention)
-        pipeline = TextPipeline(
-            request,
-            model=model,
-            search=search,
-            budget=budget,
-            has_attention=model.has_attention,
-            glossary=self._glossary(request) if request.options.glossary else None,
+        glossary: TermMatcher | None = None
+        if name := request.options.glossary:
+            glossary = self._glossaries.matcher(name, request.source_language, request.target_language)
+        has_attention = model.has_attention
+        return model, TextPipeline(
+            request, model=model, search=search, budget=budget, has_attention=has_attention, glossary=glossary
         )
-        return model, pipeline
-
-    def _glossary(self, request: TranslationRequest) -> TermMatcher:
-        name = request.options.glossary
-        if self._glossaries is None:
-            raise GlossaryNotFoundError("options.glossary", name, ())
-        return self._glossaries.matcher(name, request.source_language, request.target_language)
 
     async def _finish(
         self,
-        model: ServingModel,
+        model: LoadedModel,
         steps: Steps,
         state: Searches | Outcome,
         context: RequestContext,
         usage: UsageRecord,
         *,
-        run: Run | None,
+        run: _Run | None,
         num_characters: int = 0,
     ) -> _Assembled:
         # Decodes until the outcome; returns it with the duration of the text work.
@@ -368,18 +358,18 @@ class Translator:
         return state, text_s
 
     async def _search(
-        self, model: ServingModel, searches: Searches, context: RequestContext, num_characters: int
+        self, model: LoadedModel, searches: Searches, context: RequestContext, num_characters: int
     ) -> list[SegmentResult] | None:
         # Second searches have no results if they are rejected, fail or exceed the deadline.
         try:
-            return await _wait_for_results(await self._submit(model, searches.segments, context, num_characters))
+            return await wait_for_results(await self._submit(model, searches.segments, context, num_characters))
         except (RetryableError, DeadlineExceededError, DrainingError, EngineError):
             if not searches.is_second:
                 raise
             return None
 
     async def _submit(
-        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
+        self, model: LoadedModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
     ) -> Futures:
         # Queues all segments or none, and charges their tokens and decode cost to the caller.
         if not segments:
@@ -395,11 +385,11 @@ class Translator:
     async def _charge(
         self, context: RequestContext, num_tokens: int, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
-        if self._quota is None or not num_tokens:
+        if self._take_tokens is None or not num_tokens:
             return lambda: None
-        return await self._quota.take_tokens(context.caller, num_tokens, decode_cost=decode_cost)
+        return await self._take_tokens(context.caller, num_tokens, decode_cost)
 
-    async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
+    async def _timed(self, step: Callable[[], _Result], run: _Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.
         began_s = self._clock()
         result = await run(step) if run else step()
@@ -408,23 +398,3 @@ class Translator:
     def _count(self, warnings: Iterable[TranslationWarning]) -> None:
         for warning in warnings:
             self._metrics.warnings.labels(warning.kind.value).inc()
-
-
-async def _wait_for_results(futures: Futures) -> list[SegmentResult]:
-    # If one fails, or the waiting task is cancelled, the rest is cancelled.
-    try:
-        await wait_all(futures)
-    finally:
-        for future in futures:
-            future.cancel()
-    return results_of(futures)
-
-
-def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
-    timings = [result.timings for result in results]
-    return StageTimings(
-        queue_s=max((timing.queue_s for timing in timings), default=0.0),
-        encode_s=max((timing.encode_s for timing in timings), default=0.0),
-        decode_s=max((timing.decode_s for timing in timings), default=0.0),
-        text_s=text_s,
-    )

@@ -6,7 +6,8 @@ from dragoman_service.models.model import LoadedModel
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from dragoman_service.translation.options import TranslationDefaults, search_config
+from dragoman_service.translation.options import search_config
+from dragoman_service.translation.settings import TranslationDefaults
 
 _SENTENCE = "1, 2, 3."  # the same in any language
 _NUM_CODE_POINTS = 0x10000  # that are tried as letters

@@ -28,7 +28,7 @@ from dragoman_service.http_api.context import JSON_MEDIA_TYPE, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.settings import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
 from dragoman_service.vendor_apis.dynamic_dictionary import DictionaryText, read_dictionary
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name

@@ -22,7 +22,7 @@ from dragoman_service.grpc_api.servicer import UnaryMethod
 from dragoman_service.http_api.routes import language_pairs
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.settings import MAX_TEXTS
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, translate_each
 from dragoman_service.vendor_apis.language_names import language_name
 from dragoman_service.vendor_apis.parameters import check_texts

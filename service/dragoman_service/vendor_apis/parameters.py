@@ -9,7 +9,7 @@ from pydantic import model_validator as validates_model
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE, multipart_fields
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, check_unicode, form_fields, json_content, shown_name
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.settings import MAX_TEXTS
 
 _MAX_SHOWN_CHARACTERS = 64
 _MAX_FIELDS = 64  # pydantic builds an error for each unknown one

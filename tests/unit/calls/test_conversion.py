@@ -29,7 +29,7 @@ from dragoman_service.datatypes import (
 )
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.models.model import LanguageGroup, ModelState, ModelStatus
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest
 
 

@@ -15,7 +15,7 @@ from dragoman_service.http_api.bodies import (
     form_fields,
     json_content,
 )
-from dragoman_service.translation.options import MAX_FORM_FIELDS
+from dragoman_service.translation.settings import MAX_FORM_FIELDS
 
 MANY = MAX_JSON_VALUES + 1
 

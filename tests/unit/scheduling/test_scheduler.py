@@ -10,7 +10,7 @@ from dragoman_service.datatypes import SearchConfig, SegmentResult, StageTimings
 from dragoman_service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError, QueueDelayError
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import QueuedSegment
-from dragoman_service.scheduling.scheduler import Scheduler
+from dragoman_service.scheduling.scheduler import Scheduler, wait_for_results
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
 from tests.background_loop import background_loop
@@ -489,3 +489,11 @@ def test_stopping_fails_remaining_segments_even_if_the_model_is_stuck(bench: Ben
     queued = never_started.submit()
     never_started.scheduler.stop()
     assert isinstance(queued.exception(0), DrainingError)
+
+
+async def test_cancelled_segment_is_an_engine_error() -> None:
+    cancelled: Future[SegmentResult] = Future()
+    cancelled.cancel()
+
+    with pytest.raises(EngineError):
+        await wait_for_results([cancelled])

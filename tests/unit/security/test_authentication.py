@@ -115,4 +115,4 @@ def test_repr_of_credentials_has_no_key() -> None:
 async def test_unlisted_callers_have_no_token_quota(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
         await some.take_tokens("ipv4:10.0.0.7", 10**9)
-        await some.take_tokens("ipv4:10.0.0.7", 10**9, decode_cost=lambda: 10**12)  # nothing is used up
+        await some.take_tokens("ipv4:10.0.0.7", 10**9, lambda: 10**12)  # nothing is used up

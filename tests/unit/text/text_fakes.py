@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from dragoman_service.datatypes import (
     TranslatedSentence,
     TranslationResult,
 )
+from dragoman_service.models.glossaries import GlossaryRepository
+from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext, TranslationOptions, TranslationRequest
 from dragoman_service.scheduling.admission import max_decode_cost
@@ -211,7 +214,7 @@ def make_manifest(*, has_attention: bool = True) -> Manifest:
 
 @dataclass
 class FakeModel:
-    """A model, and the model source that resolves to it."""
+    """A model, and the repository that resolves to it."""
 
     scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
@@ -238,8 +241,14 @@ def make_request(*texts: str, **options: Any) -> TranslationRequest:
     )
 
 
-def make_translator(model: FakeModel, **arguments: Any) -> Translator:
-    return Translator(model, **{"metrics": METRICS, **arguments})
+def repository(models: object) -> ModelRepository:
+    """Return a fake with the methods of a repository that the translator uses."""
+    return cast("ModelRepository", models)
+
+
+def make_translator(models: object, **arguments: Any) -> Translator:
+    glossaries = GlossaryRepository(Path("none"), METRICS)
+    return Translator(repository(models), glossaries, **{"metrics": METRICS, **arguments})
 
 
 def translate(model: FakeModel, *texts: str, **options: Any) -> TranslationResult:

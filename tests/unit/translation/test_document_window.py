@@ -11,7 +11,6 @@ from dragoman_service.errors import DeadlineExceededError, EngineError, Overload
 from dragoman_service.text.documents import PlannedSentence
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
-from dragoman_service.translation.results import results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 
@@ -64,7 +63,7 @@ class Bench:
         if self.second is not None:
             self.num_second += 1
             await self.second.wait()
-        return results_of(pending.results)
+        return [result.result() for result in pending.results]
 
     async def _sleep(self, delay: float) -> None:
         self.slept.append(delay)
@@ -256,11 +255,3 @@ async def test_cost_of_the_window_is_limited() -> None:
 
     assert len(bench.futures) == 2  # of two source tokens each
     task.cancel()
-
-
-async def test_cancelled_segment_is_an_engine_error() -> None:
-    result = asyncio.get_running_loop().create_future()
-    result.cancel()
-
-    with pytest.raises(EngineError):
-        results_of([result])

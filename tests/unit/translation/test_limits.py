@@ -6,8 +6,8 @@ import pytest
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.errors import DeadlineExceededError, InvalidFieldError
 from dragoman_service.request import AttentionDetail, TranslationOptions
-from dragoman_service.translation.limits import RequestBudget
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.options import RequestBudget
+from dragoman_service.translation.settings import TranslationLimits
 from tests.fakes import ManualClock
 
 NO_OPTIONS = TranslationOptions()

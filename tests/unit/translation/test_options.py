@@ -21,14 +21,13 @@ from dragoman_service.request import (
     TranslationRequest,
 )
 from dragoman_service.translation.options import (
-    TranslationDefaults,
-    TranslationLimits,
     check_request,
     fit_to_model,
     new_seed,
     search_config,
     with_default_protection,
 )
+from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 DEFAULTS = TranslationDefaults()
 PIECES = {"a": 4, "b": 5}

@@ -15,14 +15,13 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.translation.options import TranslationLimits
 from dragoman_service.translation.pivot import find_pivot_route, served_source_languages
-from dragoman_service.translation.translator import Translator
-from tests.unit.text.text_fakes import METRICS, FakeModel, FakeQueue, make_hypothesis, source_text
+from dragoman_service.translation.settings import TranslationLimits
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis, make_translator, repository, source_text
 
 
 class Models:
-    """Model source with one model for each pair."""
+    """Repository with one model for each pair."""
 
     def __init__(self, *pairs: str, **answers: str) -> None:
         self.pairs = dict.fromkeys(pairs)
@@ -58,7 +57,7 @@ def _request(**fields: Any) -> TranslationRequest:
 
 
 async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
-    translator = Translator(models, metrics=METRICS, limits=limits)
+    translator = make_translator(models, limits=limits)
     return await translator.translate(_request(**fields), RequestContext())
 
 
@@ -135,7 +134,7 @@ async def test_first_translation_has_no_options_about_the_target() -> None:
         max_target_tokens=9,
         repetition_penalty=2.0,
     )
-    route = find_pivot_route(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
+    route = find_pivot_route(repository(Models("en-fr", "fr-de")), _request(options=options, target_prefixes=("Ho",)))
 
     assert route is not None
     assert route.first.options == TranslationOptions(repetition_penalty=2.0)
@@ -223,7 +222,7 @@ async def test_fixed_spans_are_preserved_by_both_steps() -> None:
 def test_source_languages_include_those_with_a_pivot() -> None:
     models = Models("en-fr", "fr-de", "it-de", "nl-es")
 
-    assert set(served_source_languages(models, _request())) == {"en", "fr", "it"}
-    assert set(served_source_languages(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
+    assert set(served_source_languages(repository(models), _request())) == {"en", "fr", "it"}
+    assert set(served_source_languages(repository(models), replace(_request(), pivot_languages=()))) == {"fr", "it"}
     with pytest.raises(ModelNotFoundError):
-        served_source_languages(models, _request(target_language="tlh"))
+        served_source_languages(repository(models), _request(target_language="tlh"))

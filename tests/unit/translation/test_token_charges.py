@@ -10,7 +10,7 @@ from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimi
 from dragoman_service.request import RequestContext
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from dragoman_service.translation.translator import Translator
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, encipher, make_request, make_translator
@@ -29,7 +29,7 @@ class Account:
         )
 
     async def take_tokens(
-        self, caller: str, num_tokens: int, *, decode_cost: Callable[[], int] | None = None
+        self, caller: str, num_tokens: int, decode_cost: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         self.charges.append((caller, num_tokens))
         charges = self._limiter.take_tokens(caller, self._caller, num_tokens, decode_cost=decode_cost)
@@ -57,7 +57,7 @@ def account(clock: ManualClock) -> Account:
 
 
 def charged_translator(account: Account, clock: ManualClock, queue: FakeQueue | None = None, **rest: Any) -> Translator:
-    return make_translator(FakeModel(queue or FakeQueue()), clock=clock, quota=account, **rest)
+    return make_translator(FakeModel(queue or FakeQueue()), clock=clock, take_tokens=account.take_tokens, **rest)
 
 
 @pytest.mark.parametrize("text", ["One two. Three.", "One two three four. " * 200], ids=["short", "long"])

@@ -25,7 +25,7 @@ from dragoman_service.request import (
     TextFormat,
     TranslationRequest,
 )
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import (
     TOKENIZER,

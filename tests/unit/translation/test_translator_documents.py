@@ -5,7 +5,7 @@ from dragoman_service.datatypes import Segment, StageTimings, WarningKind
 from dragoman_service.errors import EngineError, InvalidFieldError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import AttentionDetail, RequestContext
-from dragoman_service.translation.options import TranslationLimits
+from dragoman_service.translation.settings import TranslationLimits
 from tests.unit.text.text_fakes import (
     Answer,
     FakeModel,

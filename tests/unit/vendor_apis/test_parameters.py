@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field
 
 from dragoman_service.errors import RequestError
-from dragoman_service.translation.options import MAX_TEXTS
+from dragoman_service.translation.settings import MAX_TEXTS
 from dragoman_service.vendor_apis.parameters import Parameters, StringList, Text, Texts, Unsupported, body_fields
 
 

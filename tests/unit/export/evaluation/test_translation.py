@@ -9,7 +9,8 @@ from dragoman_service.request import TranslationOptions
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
-from dragoman_service.translation.options import TranslationDefaults, search_config
+from dragoman_service.translation.options import search_config
+from dragoman_service.translation.settings import TranslationDefaults
 
 
 @pytest.fixture
