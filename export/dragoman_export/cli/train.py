@@ -23,7 +23,14 @@ from dragoman_export.data.augmentation import augment_all
 from dragoman_export.data.formats import files_of
 from dragoman_export.data.mixing import draw_copies, repeated
 from dragoman_export.data.reader import ParallelFiles
-from dragoman_export.data.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
+from dragoman_export.data.vocabulary import (
+    ImportedCodec,
+    TextCodec,
+    Vocabulary,
+    VocabularyConfig,
+    default_characters,
+    train_vocabulary,
+)
 from dragoman_export.errors import (
     CheckpointConflictError,
     CorpusError,
@@ -49,13 +56,17 @@ _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder
 # fields whose flag has another name
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 # flags that are invalid with --resume
-ONLY_NEW = ("preset", "initialize_from", "initialize_vocabulary", "vocabulary", "normalization", "subwords")
+ONLY_NEW = (
+    *("preset", "initialize_from", "initialize_vocabulary"),
+    *("vocabulary", "normalization", "required_characters", "subwords"),
+)
 # fields that cannot change on resume
 _FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "optimizer")
 _NORMALIZATION = "nmt_nfkc"
 _DEFAULT_PRESET = "small"
 
 _VOCABULARY_PAIRS = 500_000  # pairs from which a vocabulary is learned, spread evenly; limits memory use
+_CHARACTER_PAIRS = 10_000  # pairs that tell which characters a vocabulary requires
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +138,11 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lexicon", type=Path, metavar="FILE", help=lexicon_help)
     rule_help = f"SentencePiece normalization rule of a learned vocabulary. Default: {_NORMALIZATION}."
     parser.add_argument("--normalization", metavar="RULE", help=rule_help)
+    characters_help = (
+        "Characters that each have a piece in a learned vocabulary. Default: Latin letters, punctuation, currency and "
+        "common signs for text in Latin letters and at least 4000 pieces, otherwise those of the text."
+    )
+    parser.add_argument("--required-characters", metavar="TEXT", help=characters_help)
     type_help = "Type of a learned vocabulary. Default: unigram."
     parser.add_argument("--subwords", choices=("unigram", "bpe"), help=type_help)
 
@@ -169,7 +185,7 @@ def _dumped(args: argparse.Namespace) -> str:
     paths = {
         name: getattr(args, name) for name in ("initialize_from", "initialize_vocabulary", "vocabulary", "lexicon")
     }
-    options = {name: getattr(args, name) for name in ("normalization", "subwords")}
+    options = {name: getattr(args, name) for name in ("normalization", "required_characters", "subwords")}
     mixing = {"weights": list(config.data.weights) or None, "temperature": config.data.temperature}
     text = {
         flag: value
@@ -378,9 +394,14 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
     sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
     normalization = args.normalization or _NORMALIZATION
+    required = args.required_characters
+    if required is None:
+        some = itertools.islice(texts_of(text.train), 0, None, math.ceil(text.train.num_pairs / _CHARACTER_PAIRS))
+        required = default_characters(itertools.chain.from_iterable(some), size)
     config = VocabularyConfig(
         size=size,
         normalization=normalization,
+        required_characters=required,
         model_type=model_type,
         reserved=training.augmentation.reserved,
         target_languages=tuple(dict.fromkeys(target for _, target in run.data.language_pairs)),

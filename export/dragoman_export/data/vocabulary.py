@@ -3,7 +3,9 @@
 import io
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,17 @@ from sentencepiece import sentencepiece_model_pb2
 
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
+
+# Characters that each have a piece in vocabularies for Latin text: printable ASCII, Latin-1 and Latin Extended-A,
+# letters of Romanian and Vietnamese, typographic punctuation, currency signs, arrows and common signs.
+LATIN_CHARACTERS = "".join(
+    (
+        *(chr(code) for first, last in ((0x21, 0x7E), (0xA1, 0xAC), (0xAE, 0x17F)) for code in range(first, last + 1)),
+        *("ƠơƯưȘșȚțẞ", "‐‑–—‘’‚“”„†‡•…‰′″‹›⁄", "₤₦₩₪₫€₱₴₹₺₽₿", "←↑→↓↔⇒⇔", "−≈≠≤≥∞√∑∂∆Ωπ", "№✓✔✗✘★☆■□▪●○◆"),
+    )
+)
+_MIN_LATIN_SIZE = 4000  # of a vocabulary with these characters by default
+_MIN_LATIN_SHARE = 0.5  # of the letters of its text
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3  # token ids of the special pieces in every trained vocabulary
 
@@ -27,6 +40,7 @@ class VocabularyConfig:
     # unigram language model (Kudo 2018, arXiv:1804.10959) or BPE (Sennrich et al. 2016, arXiv:1508.07909)
     model_type: Literal["unigram", "bpe"] = "unigram"
     character_coverage: float = 0.9999  # share of characters with a piece; rarer ones are spelled in bytes
+    required_characters: str = ""  # each has a piece, unless the normalization changes it
     reserved: tuple[str, ...] = ()  # pieces that are always in the vocabulary and never split
     target_languages: tuple[str, ...] = ()  # of a multilingual model, each with a token that no text contains
 
@@ -209,6 +223,18 @@ class Vocabulary:
         return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
 
 
+def default_characters(sentences: Iterable[str], size: int) -> str:
+    """Return the characters that a vocabulary of `size` pieces requires by default: `LATIN_CHARACTERS` or none."""
+    letters = Counter(char for sentence in sentences for char in sentence if char.isalpha())
+    latin = sum(count for char, count in letters.items() if unicodedata.name(char, "").startswith("LATIN "))
+    return LATIN_CHARACTERS if size >= _MIN_LATIN_SIZE and latin >= _MIN_LATIN_SHARE * letters.total() else ""
+
+
+def _kept(characters: str, normalization: str) -> str:
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=normalization)
+    return "".join(dict.fromkeys(char for char in characters if normalizer.normalize(char) == f"▁{char}"))
+
+
 def language_piece(target_language: str) -> str:
     """Return the piece that starts sources of a multilingual model (Johnson et al. 2017, arXiv:1611.04558)."""
     return f"<2{target_language}>"
@@ -225,6 +251,7 @@ def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Voca
             vocab_size=config.size,
             normalization_rule_name=config.normalization,
             character_coverage=config.character_coverage,
+            required_chars=_kept(config.required_characters, config.normalization),
             byte_fallback=True,
             user_defined_symbols=list(config.reserved),
             control_symbols=list(map(language_piece, config.target_languages)),

@@ -21,6 +21,7 @@ _AT_LEAST_1 = (
 _SHARES = (
     *("concatenate", "label_smoothing", "subword_sampling"),
     *("placeholders", "placeholder_words", "tags", "capitals", "full_stops"),
+    *("numbers", "names", "symbols", "endings", "quotation_marks", "single_words"),
 )
 
 _MAX_WEIGHT, _MAX_TEMPERATURE = 1000, 1000
@@ -76,6 +77,19 @@ class TrainingConfig:
     """Share of pairs in upper case or, in half of them, with capitalised source words, from 0 to below 1."""
     full_stops: float = 0.0
     """Share of pairs without the full stop, question or exclamation mark that ends both sides, from 0 to below 1."""
+    numbers: float = 0.0
+    """Share of pairs in which numbers that occur on both sides get other digits, from 0 to below 1."""
+    names: float = 0.0
+    """Share of pairs in which names that occur on both sides become names of many languages, from 0 to below 1."""
+    symbols: float = 0.0
+    """Share of pairs with a symbol, emoji, list marker or brackets on both sides, from 0 to below 1."""
+    endings: float = 0.0
+    """Share of pairs with another end on both sides, such as an ellipsis, `?!` or a smiley, from 0 to below 1."""
+    quotation_marks: float = 0.0
+    """Share of pairs with typographic quotation marks and apostrophes in the source in place of straight ones, or the
+    reverse, from 0 to below 1."""
+    single_words: float = 0.0
+    """Share of pairs reduced to one word and its translation, by a lexicon learned from the text, from 0 to below 1."""
     label_smoothing: float = 0.1
     """Probability moved from the correct token to the whole vocabulary, from 0 to below 1."""
     r_drop: float = 0.0

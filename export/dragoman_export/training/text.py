@@ -246,9 +246,9 @@ def read_text(
     )
     _report_overlap(train, dev, report)
     translations: Translations = {}
-    if augmentation.placeholder_words and lexicon is not None:
+    if augmentation.needs_lexicon and lexicon is not None:
         translations = read_translations(lexicon)
-    elif augmentation.placeholder_words:
+    elif augmentation.needs_lexicon:
         report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
         report.message(f"{len(translations):,} words have translations")

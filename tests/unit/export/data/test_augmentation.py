@@ -215,3 +215,23 @@ def test_no_augmentation_by_default() -> None:
     assert AugmentationConfig(placeholders=0.1).reserved == PLACEHOLDERS
     assert AugmentationConfig(placeholder_words=0.1).reserved == PLACEHOLDERS
     assert set(_ALL.reserved) == {*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair)}
+
+
+def test_variations_apply_to_pairs_of_sentences() -> None:
+    pair = ('Tom\'s "house" costs 12 euros.', "Toms „Haus“ kostet 12 Euro.")
+
+    found = drawn(*pair, numbers=0.3, symbols=0.2, endings=0.2, quotation_marks=0.2, single_words=0.1)
+
+    assert pair in found
+    assert ("house", "Haus") in found
+    assert ("Tom’s “house” costs 12 euros.", pair[1]) in found
+    assert any(left.startswith("[12:30] Tom") and right.startswith("[12:30] Tom") for left, right in found)
+    assert len({left for left, _ in found}) > 100
+    assert AugmentationConfig(single_words=0.1).needs_lexicon
+    assert not AugmentationConfig(numbers=0.1).needs_lexicon
+
+
+def test_variations_that_are_off_leave_a_run_unchanged() -> None:
+    with_all = AugmentationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2, single_words=0.0)
+
+    assert list(augment_all(_PAIRS, with_all, seed=(1, 2))) == list(augment_all(_PAIRS, _ALL, seed=(1, 2)))

@@ -6,10 +6,12 @@ import pytest
 from dragoman_export.data.vocabulary import (
     BOS_ID,
     EOS_ID,
+    LATIN_CHARACTERS,
     PAD_ID,
     UNK_ID,
     Vocabulary,
     VocabularyConfig,
+    default_characters,
     train_vocabulary,
 )
 from dragoman_export.errors import CorpusError
@@ -68,6 +70,39 @@ def test_reserved_pieces_are_never_split() -> None:
     assert set(vocabulary.decode(drawn)) == {"a ⟦12⟧-cat"}
     assert piece not in vocabulary.encode(["⟦12 ⟧, ⟦2⟧ 12"])[0]
     assert tiny_vocabulary().reserved == ()
+
+
+def test_required_characters_have_pieces_unless_the_normalization_changes_them() -> None:
+    sentences = (side for pair in make_pairs(200) for side in pair)
+    vocabulary = train_vocabulary(sentences, VocabularyConfig(size=320, required_characters="Šş€→½²"))
+
+    found = {
+        char for char in "Šş€→½²ž" if any(vocabulary.piece(token) == char for token in vocabulary.encode([char])[0])
+    }
+
+    assert found == set("Šş€→")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "size", "expected"),
+    [
+        ("A house", 4000, LATIN_CHARACTERS),
+        ("A house", 3999, ""),
+        ("дом house", 8000, LATIN_CHARACTERS),
+        ("домик дом a", 8000, ""),
+        ("家", 8000, ""),
+        ("12", 8000, LATIN_CHARACTERS),
+    ],
+)
+def test_latin_characters_are_required_by_default_for_latin_text(sentence: str, size: int, expected: str) -> None:
+    assert default_characters([sentence], size) == expected
+
+
+def test_latin_characters_are_distinct_and_printable() -> None:
+    assert len(set(LATIN_CHARACTERS)) == len(LATIN_CHARACTERS)
+    assert LATIN_CHARACTERS.isprintable()
+    assert set(map(chr, range(0x21, 0x7F))) <= set(LATIN_CHARACTERS)
+    assert set("äßéÅŠłő€„“–…→≤½") <= set(LATIN_CHARACTERS)
 
 
 def test_pieces_are_spelled_by_another_vocabulary() -> None:
