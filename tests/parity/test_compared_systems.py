@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.bundle.architecture import Limits
 from loadtests.benchmarks import system_pytorch, systems
 from loadtests.benchmarks.cases import share_of_equal
 from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemName, SystemSettings, Work
-from loadtests.benchmarks.models import SPECIAL_IDS
+from loadtests.benchmarks.models import SPECIAL_IDS, write_model
 from loadtests.benchmarks.systems import Workers
-from tests.tiny_bundle import tiny_vocabulary
-from tests.unit.loadtests.tiny_files import write_tiny_model
+from tests.tiny_bundle import tiny_model, tiny_vocabulary
 
 _TOLERANCE = 1e-4  # fp32 sums in another order, of logits around 10
 _SEARCH = SearchOptions(max_target_tokens=30)
@@ -22,7 +23,9 @@ _SOURCES = tuple((*_TOKENS[23 * index : 23 * (index + 1)], 2)[index:] for index 
 
 @pytest.fixture(scope="module", params=["pre", "post"])
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return write_tiny_model(tmp_path_factory.mktemp("systems") / request.param, norm=request.param)
+    network = Network.of(tiny_model(len(tiny_vocabulary()), norm=request.param))
+    limits = Limits(max_source_tokens=64, max_target_tokens=64)
+    return write_model(tmp_path_factory.mktemp("systems") / request.param, network, tiny_vocabulary(), limits)
 
 
 def _translate(files: ModelFiles, name: SystemName, search: SearchOptions, *, num_streams: int = 1) -> list[Output]:
@@ -72,9 +75,3 @@ def test_streams_and_worker_process_do_not_change_outputs(files: ModelFiles) -> 
     for num_streams in (1, 2):
         assert list(done.outputs) == _translate(files, "dragoman", _SEARCH, num_streams=num_streams)
     assert len(done.latencies_s) == len(_SOURCES)
-
-
-@pytest.mark.slow
-def test_failed_process_is_an_error(files: ModelFiles) -> None:
-    with Workers(files) as workers, pytest.raises(RuntimeError, match="pytorch-fp32"):
-        workers.run(SystemSettings(system="pytorch", precision="fp32"), Work(sources=((10**6, 2),), search=_SEARCH))

@@ -101,26 +101,20 @@ def _decode(
     return results
 
 
-@pytest.mark.parametrize("max_seconds", [0.0, 60.0], ids=["steps", "runs"])
 @pytest.mark.parametrize("placeholders", [(), _PLACEHOLDERS], ids=["plain", "placeholders"])
 @pytest.mark.parametrize("is_plain", [True, False])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_library_ranks_and_masks_like_numpy(
-    seed: int,
-    is_plain: bool,
-    placeholders: Sequence[int],
-    max_seconds: float,
-    model: NativeStepModel,
-    monkeypatch: pytest.MonkeyPatch,
+    is_plain: bool, placeholders: Sequence[int], model: NativeStepModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "limits", _with_placeholders(model.limits, placeholders))
-    segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=is_plain)
+    segments = _segments(0, vocabulary_size=model.limits.vocabulary.size, is_plain=is_plain)
 
-    ranked = _decode(RunningBatch(model), segments, seed=seed, max_seconds=max_seconds)
-    reference = _decode(RunningBatch(_NumpySearch(model)), segments, seed=seed)
+    ranked = _decode(RunningBatch(model), segments, seed=0)
+    ranked_in_runs = _decode(RunningBatch(model), segments, seed=0, max_seconds=60.0)
+    reference = _decode(RunningBatch(_NumpySearch(model)), segments, seed=0)
 
     assert len(ranked) == _NUM_SEGMENTS
-    assert ranked == reference
+    assert ranked == ranked_in_runs == reference
     assert any(ended.degeneration is not None for ended in ranked.values())
     actual = [set(placeholders).intersection(_tokens(ranked[index].hypotheses)) for index in range(_NUM_SEGMENTS)]
     assert any(actual) is bool(placeholders)
@@ -143,7 +137,7 @@ def test_run_ends_with_a_segment_in_time_or_when_interrupted(model: NativeStepMo
     assert numbers == [0, 0, 6]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_placeholders_that_enter_no_beam_do_not_change_results(seed: int, model: NativeStepModel) -> None:
     segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=True, guarded_share=0.0)
     observed = _ObservedSearch(model)

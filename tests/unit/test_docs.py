@@ -1,6 +1,5 @@
 """Documentation: generated reference, links, names of settings and metrics, and examples."""
 
-import html
 import os
 import re
 import subprocess
@@ -12,8 +11,6 @@ from pathlib import Path
 import lxml.html
 import pytest
 
-from docs.figures import insert_figures, typed_in, weaknesses
-from docs.pictures import PICTURES, commands
 from dragoman.client import errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.config import setting_fields
@@ -34,45 +31,6 @@ MIGRATION_PAGES = [f"docs/guides/{name}.md" for name in ("azure", "deepl", "goog
 
 def code_blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
-
-
-def test_recording_shows_the_commands_of_the_readme() -> None:
-    svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
-    shown = html.unescape(re.sub("<[^>]+>", "", svg))
-
-    def without_spaces(text: str) -> str:  # lines are wrapped
-        return re.sub(r"\s", "", text)
-
-    assert [line for line in commands() if without_spaces(line) not in without_spaces(shown)] == [], "run make pictures"
-    assert set(re.findall("https?://[^\"' ]*", svg)) == {"http://www.w3.org/2000/svg"}
-
-
-def test_figures_are_inserted() -> None:
-    page = "About <!-- =quality.en-de.tatoeba.BLEU .1f -->1<!-- / --> BLEU.\n<!-- =memory-table -->old<!-- / -->\n"
-
-    inserted = insert_figures(page)
-
-    assert re.match(r"About <!-- =quality.en-de.tatoeba.BLEU .1f -->\d\d\.\d<!-- / --> BLEU\.\n", inserted)
-    assert "<!-- =memory-table -->\n\n|  | both models | `en-de` only |\n| --- | ---: | ---: |\n" in inserted
-    assert insert_figures(inserted) == inserted
-    with pytest.raises(KeyError):
-        insert_figures("<!-- =quality.en-de.unknown --><!-- / -->")
-
-
-def test_weaknesses_are_those_above_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    strong = {"unchanged_chrf": 60.0, "chrf": 59.0, "repetitions": 0.0, "copies": 0.004, "preserved": None}
-    changes = {"typos": {**strong, "chrf": 55.5, "copies": 0.02}, "tags": strong, "words": {**strong, "chrf": None}}
-    monkeypatch.setattr("docs.figures.FIGURES", {"robustness": {"values": {"en-de": changes}}})
-
-    assert weaknesses("en-de") == "- typos: 4.5 less chrF, 2.0 % copies of the source\n"
-
-
-@pytest.mark.parametrize(
-    "figure", ["68 ms", "1.62 times", "2,032 instead of 679 tokens/s", "36.76 BLEU", "200 calls per second", "1 GiB"]
-)
-def test_typed_figure_is_found(figure: str) -> None:
-    assert list(typed_in(f"One line.\nIt takes {figure} here.\n")) == [(2, figure)]
-    assert list(typed_in(f"`{figure}`\n```text\n{figure}\n```\n<!-- =memory.one -->{figure}<!-- / -->")) == []
 
 
 @pytest.fixture(scope="module")

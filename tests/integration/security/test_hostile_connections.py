@@ -289,7 +289,7 @@ def largest_growth(server: Guarded, path: str, content: bytes, *, num_connection
             for _ in range(num_calls):
                 stream = connection.call(path, b"", ends=False)
                 rest[connection, stream] = bytearray(content)
-        most, until_s = 0, time.monotonic() + 6.0
+        most, until_s = 0, time.monotonic() + 2.0
         while rest and time.monotonic() < until_s:
             for (connection, stream), left in list(rest.items()):
                 try:
@@ -344,7 +344,7 @@ def test_calls_of_headers_only_are_not_buffered(guarded: Guarded) -> None:
 def test_flood_of_resets_fails_no_other_call(guarded: Guarded) -> None:
     async def flood_and_translate() -> tuple[int, list[float]]:
         flood = asyncio.create_task(
-            asyncio.to_thread(flood_with_resets, guarded.target, TRANSLATE, num_connections=32, seconds=4.0)
+            asyncio.to_thread(flood_with_resets, guarded.target, TRANSLATE, num_connections=8, seconds=1.5)
         )
         durations_s = []
         while not flood.done():
@@ -353,7 +353,7 @@ def test_flood_of_resets_fails_no_other_call(guarded: Guarded) -> None:
 
     num_resets, durations_s = asyncio.run(flood_and_translate())
 
-    assert num_resets > 1_000  # ten times as many on an idle machine
+    assert num_resets > 200  # ten times as many on an idle machine
     assert durations_s
     assert guarded.translate() < SOON_S
     until_s = time.monotonic() + SOON_S
