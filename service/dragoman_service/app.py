@@ -35,7 +35,7 @@ from dragoman_service.models.watcher import LOAD_THREAD_PREFIX, watch
 from dragoman_service.observability.gpu_metrics import observe_gpus
 from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
-from dragoman_service.observability.tracing_setup import start_tracing
+from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles

@@ -9,8 +9,9 @@ import pytest
 from dragoman_export.bundle_extension import add_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment
-from dragoman_service.decoding.beam_search import CandidateRules, Interrupt, RankedRun
+from dragoman_service.decoding.beam_search import Interrupt, RankedRun
 from dragoman_service.decoding.beam_state import BeamState
+from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import ModelLimits, Placeholder

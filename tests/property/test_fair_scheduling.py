@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.admission_queue import AdmissionQueue, FairQueue, QueuedSegment
-from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_segments
+from dragoman_service.scheduling.admission_queue import (
+    AdmissionQueue,
+    BatchBudget,
+    FairQueue,
+    QueuedSegment,
+    select_segments,
+)
 from tests.fakes import make_segment
 
 MAX_COST = 20

@@ -16,8 +16,13 @@ from dragoman_service.errors import DeadlineExceededError, EngineError, Overload
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission import AdmissionPolicy, LatencyModel, Prediction, RequestCost
-from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
-from dragoman_service.scheduling.batch_dispatcher import BatchBudget, fair_share, select_segments
+from dragoman_service.scheduling.admission_queue import (
+    AdmissionQueue,
+    BatchBudget,
+    QueuedSegment,
+    fair_share,
+    select_segments,
+)
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, NewSegment

@@ -26,7 +26,6 @@ from dragoman_service.errors import (
     StartingError,
 )
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.security.authentication import ConnectionInfo
 from dragoman_service.threads import retrieve_exception
 
 _Result = TypeVar("_Result")
@@ -54,19 +53,6 @@ class MessageSource(Protocol):
 
     async def read(self) -> Any:
         """Return the next message, serialized."""
-
-
-class Transport(MessageSource, ConnectionInfo, Protocol):
-    """The transport side of a call; `grpc.aio.ServicerContext` satisfies it."""
-
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the caller's deadline; None: unlimited."""
-
-    async def send_initial_metadata(self, metadata: tuple[()], /) -> None:
-        """Begin the response of a stream."""
-
-    async def write(self, raw_response: bytes, /) -> None:
-        """Send a message of a stream; return once the transport has accepted it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -232,7 +218,7 @@ class RequestReader:
         on_timeout: Callable[[], None],
     ) -> None:
         """Receive `num_reads` messages at the same time; `unread` limits the calls that receive or wait."""
-        self._unread = unread
+        self.unread = unread
         self._num_reads = num_reads
         self._num_caller_reads = max(1, int(num_reads * caller_share))
         self._timeout_s = timeout_s
@@ -240,11 +226,6 @@ class RequestReader:
         self._readers: dict[_Reader, None] = {}  # that count in `unread`, oldest first
         self._reading: list[_Reader] = []
         self._waiting: list[_Reader] = []
-
-    @property
-    def num_unread(self) -> int:
-        """Calls whose message has not arrived."""
-        return self._unread.num_held
 
     async def receive(self, context: MessageSource, caller: str) -> bytes:
         """Return the message of a call.
@@ -284,7 +265,7 @@ class RequestReader:
 
     def _add(self, reader: _Reader) -> None:
         try:
-            self._unread.acquire(reader.caller)
+            self.unread.acquire(reader.caller)
         except RetryableError as error:
             is_own_share = isinstance(error, RateLimitedError)
             oldest = next((other for other in self._readers if not is_own_share or other.caller == reader.caller), None)
@@ -292,13 +273,13 @@ class RequestReader:
                 raise
             oldest.end_by(reader.created_s)
             self._remove(oldest)
-            self._unread.acquire(reader.caller)
+            self.unread.acquire(reader.caller)
         self._readers[reader] = None
 
     def _remove(self, reader: _Reader) -> None:
         if reader in self._readers:
             del self._readers[reader]
-            self._unread.release(reader.caller)
+            self.unread.release(reader.caller)
 
     @contextlib.asynccontextmanager
     async def _slot(self, reader: _Reader) -> AsyncIterator[None]:
@@ -377,7 +358,9 @@ class ResourceLimits:
         )
         metrics.received_bytes.set_function(lambda: self.bytes.num_held)
         metrics.watchers.set_function(lambda: self.watchers.num_held)
-        metrics.unread_calls.set_function(lambda: self.receiver.num_unread + self.anonymous_receiver.num_unread)
+        metrics.unread_calls.set_function(
+            lambda: self.receiver.unread.num_held + self.anonymous_receiver.unread.num_held
+        )
         self._on_large_message = metrics.limit_rejections.labels("max_control_message_bytes").inc
         self.on_idle_stream = metrics.limit_rejections.labels("stream_idle_timeout_s").inc
 
@@ -387,16 +370,6 @@ class ResourceLimits:
         if num_bytes > limit:
             self._on_large_message()
             raise InvalidFieldError("request", f"{num_bytes} bytes", f"at most {limit} bytes")
-
-
-def call_timeout_s(settings: GrpcSettings, remaining_s: float | None) -> float:
-    """Return the time limit of a call with this time until its deadline; None: no deadline."""
-    return min(settings.default_timeout_s if remaining_s is None else remaining_s, settings.max_timeout_s)
-
-
-def stream_timeout_s(settings: GrpcSettings, remaining_s: float | None) -> float:
-    """Return the time limit of a document or request stream; see `call_timeout_s`."""
-    return min(settings.default_stream_timeout_s if remaining_s is None else remaining_s, settings.max_stream_timeout_s)
 
 
 @contextlib.asynccontextmanager

@@ -5,10 +5,10 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -17,11 +17,9 @@ from dragoman.option_ranges import option_range
 from dragoman_service.calls import error_mapping
 from dragoman_service.calls.flow_control import (
     ConcurrencyLimiter,
+    MessageSource,
     ResourceLimits,
-    Transport,
-    call_timeout_s,
     run_to_completion,
-    stream_timeout_s,
     time_limit,
 )
 from dragoman_service.calls.policy import CallPolicy, Streaming, TimeLimit
@@ -35,10 +33,9 @@ from dragoman_service.errors import (
 )
 from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import Tracing
-from dragoman_service.observability.usage import UsageRecord
+from dragoman_service.observability.usage import Tracing, UsageRecord
 from dragoman_service.request import RequestContext
-from dragoman_service.security.authentication import Access, peer_name
+from dragoman_service.security.authentication import Access, ConnectionInfo, peer_name
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +45,22 @@ REQUEST_ID_KEY = "x-request-id"
 """Metadata key of the request id, in requests and responses."""
 
 _OK = grpc.StatusCode.OK.name
-_TIMEOUTS = {TimeLimit.CALL: call_timeout_s, TimeLimit.STREAM: stream_timeout_s}
 _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before the deadline on the server's clock
 _NO_SLOT = nullcontext()
 _MAX_ID_CHARACTERS: Any = option_range("request_id").max_characters
+
+
+class Transport(MessageSource, ConnectionInfo, Protocol):
+    """The transport side of a call; `grpc.aio.ServicerContext` satisfies it."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None: unlimited."""
+
+    async def send_initial_metadata(self, metadata: tuple[()], /) -> None:
+        """Begin the response of a stream."""
+
+    async def write(self, raw_response: bytes, /) -> None:
+        """Send a message of a stream; return once the transport has accepted it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -214,6 +223,16 @@ class RequestPipeline:
         if _is_usable(request_id):
             _bind_id(call, request_id)
 
+    @asynccontextmanager
+    async def time_limit(self, call: Call, limit: TimeLimit) -> AsyncIterator[None]:
+        """Set the deadline of a call, and raise DeadlineExceededError in work that takes longer."""
+        settings, remaining_s = self.bounds.settings, call.transport.time_remaining()
+        is_stream = limit is TimeLimit.STREAM
+        allowed_s = settings.stream_timeout_s(remaining_s) if is_stream else settings.call_timeout_s(remaining_s)
+        call.deadline_s = self._clock() + allowed_s
+        async with time_limit(allowed_s):
+            yield
+
     def _slot(self, policy: CallPolicy, num_bytes: int) -> AbstractContextManager[None]:
         if policy.is_translation:
             return self.limiter.admitted()
@@ -223,12 +242,9 @@ class RequestPipeline:
     async def _respond_in_time(
         self, call: Call, respond: Callable[[bytes], Awaitable[_Response]], raw_request: bytes
     ) -> _Response:
-        timeout_s = _TIMEOUTS.get(call.policy.time_limit)
-        if timeout_s is None or call.deadline_s < math.inf:
+        if call.policy.time_limit is TimeLimit.NONE:
             return await respond(raw_request)
-        allowed_s = timeout_s(self.bounds.settings, call.transport.time_remaining())
-        call.deadline_s = self._clock() + allowed_s
-        async with time_limit(allowed_s):
+        async with self.time_limit(call, call.policy.time_limit):
             return await respond(raw_request)
 
     def _record_failure(self, call: Call, error: Exception) -> error_mapping.RpcError:

@@ -1,22 +1,99 @@
-"""Constraints of a segment on its candidates: rules of its options, and sampling.
+"""Constraints on candidates: rules of the vocabulary, rules of the options of a segment, and sampling.
 
-Both only lower log-probabilities, so a search over a few candidates equals the search over the whole vocabulary. A
+All only lower log-probabilities, so a search over a few candidates equals the search over the whole vocabulary. A
 sample depends only on the rows of its own segment, so that other segments cannot change it.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from dragoman_service.datatypes import SamplingConfig, SearchConfig
-from dragoman_service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
+from dragoman_service.decoding.step_model import (
+    BoolArray,
+    DoubleArray,
+    FloatArray,
+    IntArray,
+    StepOutput,
+    VocabularySpec,
+)
 
 _LOWERED_BUCKET = 16  # granularity of the number of candidates: the runtime binds its outputs again if it changes
 _AVOIDED_SIZE = 4  # length of the n-grams of a source that must not be copied; names of three pieces stay possible
 
 
-def has_rules(search: SearchConfig) -> bool:
-    """Return whether a search needs `TargetRules`."""
-    has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
-    return bool(has_own or search.avoids_source)
+class CandidateRules:
+    """Rules of a vocabulary.
+
+    Special tokens are never candidates, placeholders only if the source or the prefix of the segment contains them, and
+    EOS only from the minimum length on.
+    """
+
+    def __init__(self, vocabulary: VocabularySpec) -> None:
+        self.eos_id = vocabulary.eos_id
+        self.vocabulary_size = vocabulary.size  # V
+        special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
+        self.forbidden_tokens = sorted(token for token in special if 0 <= token < vocabulary.size)  # never candidates
+
+        # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
+        self._bias = np.zeros(vocabulary.size, dtype=np.float32)
+        self._bias[self.forbidden_tokens] = -np.inf
+
+        self._placeholders = sorted(vocabulary.placeholders, key=lambda placeholder: placeholder.target_id)
+        # [P] target tokens, ascending
+        self.placeholder_ids = np.array([placeholder.target_id for placeholder in self._placeholders], np.int64)
+        # [V] index into `placeholder_ids`; -1: not a placeholder
+        self._placeholder_indices = np.full(vocabulary.size, -1, np.int16)
+        self._placeholder_indices[self.placeholder_ids] = np.arange(len(self._placeholders))
+
+    def num_candidates(self, num_taken: int) -> int:
+        """Return C for which the search over candidates equals the search over the whole vocabulary.
+
+        At most `num_taken` continuations of a row stay live and EOS may finish, so the best `num_taken + 1` allowed
+        candidates suffice. Forbidden candidates may rank before them; a forbidden EOS replaces the allowed EOS. Masked
+        placeholders are not counted, because they are removed before.
+        """
+        return min(num_taken + 1 + len(self.forbidden_tokens), self.vocabulary_size)
+
+    def find_masked(self, source_ids: Sequence[int], target_prefix: Sequence[int]) -> BoolArray:
+        """Return [P], True for each placeholder that is neither in the source nor in the target prefix."""
+        sources, prefix = set(source_ids), set(target_prefix)
+        return np.array([source not in sources and target not in prefix for source, target in self._placeholders], bool)
+
+    def without_masked(self, output: StepOutput, is_masked: BoolArray) -> StepOutput:
+        """Return the candidates of each row in their order, but masked ones last with a log-probability of -inf.
+
+        The log-probabilities of the other tokens are not normalised again, so they are bit-identical.
+
+        Args:
+            output: [B, K, C]
+            is_masked: [B, P] from `find_masked` for each segment, or [B, 0].
+        """
+        if not is_masked.any():
+            return output
+        indices = self._placeholder_indices.take(output.token_ids)
+        if indices.max() < 0:  # as in most steps
+            return output
+        segments = np.arange(len(is_masked))[:, None, None]
+        is_out = is_masked[segments, indices] & (indices >= 0)
+        if not is_out.any():
+            return output
+        order = is_out.argsort(axis=2, kind="stable")
+        log_probs = np.where(is_out, np.float32(-np.inf), output.log_probs)
+        return StepOutput(
+            log_probs=np.take_along_axis(log_probs, order, axis=2),
+            token_ids=np.take_along_axis(output.token_ids, order, axis=2),
+        )
+
+    def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
+        """Return the log-probabilities [B, K, C], -inf for forbidden candidates.
+
+        `forbids_eos` [B] is True for segments whose targets are too short to end; None: for no segment.
+        """
+        allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
+        if forbids_eos is not None and forbids_eos.any():
+            allowed[(output.token_ids == self.eos_id) & forbids_eos[:, None, None]] = -np.inf
+        return allowed
 
 
 class TargetRules:

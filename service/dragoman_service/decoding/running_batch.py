@@ -7,7 +7,6 @@ import numpy as np
 
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.beam_search import (
-    CandidateRules,
     Interrupt,
     SearchingBatch,
     advance,
@@ -17,7 +16,7 @@ from dragoman_service.decoding.beam_search import (
     num_candidates,
 )
 from dragoman_service.decoding.beam_state import BeamState, indices_without
-from dragoman_service.decoding.constraints import TargetRules, has_rules
+from dragoman_service.decoding.constraints import CandidateRules, TargetRules
 from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, EndedSegment, Redecoder
 from dragoman_service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
@@ -218,7 +217,7 @@ class RunningBatch:
         joining = BeamState(
             list(searches.values()),
             bos_id=self._vocabulary.bos_id,
-            target_rules=[self._target_rules(*each) if has_rules(each[1]) else None for each in searches.items()],
+            target_rules=[self._target_rules(*each) if _has_rules(each[1]) else None for each in searches.items()],
             is_masked=np.array(is_masked),
         )
         if self._ids:
@@ -286,3 +285,8 @@ class RunningBatch:
             del self._segments[segment_id]
             self._load = None
             self._redecoder.forget(segment_id)
+
+
+def _has_rules(search: SearchConfig) -> bool:
+    has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
+    return bool(has_own or search.avoids_source)

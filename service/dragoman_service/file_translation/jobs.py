@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import PurePath
 from typing import Final
 from weakref import WeakValueDictionary
@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from dragoman.documents.content import FileSegment
 from dragoman.documents.formats import FORMATS
 from dragoman_service.calls import error_mapping
-from dragoman_service.calls.flow_control import ConcurrencyLimiter, call_timeout_s
+from dragoman_service.calls.flow_control import ConcurrencyLimiter
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
     DeadlineExceededError,
@@ -197,7 +197,7 @@ class DocumentJobs:
         translator = TextTranslator(
             translator=self._translator,
             admitted=self._limiter.admitted,
-            allowed_s=partial(call_timeout_s, self._grpc),
+            allowed_s=self._grpc.call_timeout_s,
             caller=state.owner,
             on_progress=progress.add,
         )

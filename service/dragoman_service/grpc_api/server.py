@@ -16,7 +16,7 @@ from dragoman_service.grpc_api.servicer import CallCounter, GrpcExtension, Servi
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import Tracing
+from dragoman_service.observability.usage import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import UNIX_SCHEME
 from dragoman_service.security.tls import TlsIdentityFiles

@@ -17,13 +17,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dragoman_service.observability.tracing import (
-    MAX_TRACED_SEGMENTS,
-    Attributes,
-    RequestTrace,
-    Tracing,
-    TracingSettings,
-)
+from dragoman_service.observability.usage import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, Tracing
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +35,21 @@ class OtlpTracing(Tracing):
     """Tracing with export to a collector."""
 
     def __init__(
-        self, settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
+        self,
+        *,
+        endpoint: str,
+        sample_ratio: float,
+        service_name: str,
+        clock: Callable[[], float],
+        count: Callable[[str, int], None],
     ) -> None:
         """Start the export thread; the endpoint may be unreachable."""
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # it logs each failed export
         self._clock = clock
-        self._exporter = _CountingExporter(settings.endpoint, count)
+        self._exporter = _CountingExporter(endpoint, count)
         self._provider = TracerProvider(
-            sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
-            resource=Resource.create({"service.name": settings.service_name}),
+            sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
+            resource=Resource.create({"service.name": service_name}),
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(

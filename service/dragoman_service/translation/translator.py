@@ -32,8 +32,7 @@ from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import LoadedModel
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import trace_segments
-from dragoman_service.observability.usage import UsageRecord
+from dragoman_service.observability.usage import UsageRecord, trace_segments
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.scheduling.scheduler import Futures, wait_for_results
 from dragoman_service.text.documents import TranslatedDocument

@@ -18,13 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from dragoman_service.calls.flow_control import call_timeout_s, stream_timeout_s, time_limit
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import (
     DOWNLOAD_DOCUMENT,
     GET_DOCUMENT_STATUS,
     UPLOAD_DOCUMENT,
     CallPolicy,
+    TimeLimit,
 )
 from dragoman_service.errors import DragomanError, DrainingError, InvalidFieldError, RequestError, UnauthenticatedError
 from dragoman_service.file_translation.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
@@ -81,7 +81,6 @@ class _DocumentRoutes:
 
     async def store(
         self,
-        context: HttpContext,
         call: Call,
         upload: DocumentUpload,
         make_request: Callable[[DocumentUpload], tuple[DocumentRequest, str]],
@@ -97,7 +96,7 @@ class _DocumentRoutes:
             request, file_name = make_request(upload)
             if request.template.source_language:  # raise the error of any translation with these options
                 template = replace(request.template, texts=("",))
-                async with time_limit(call_timeout_s(self._api.settings, context.time_remaining())):
+                async with self._api.pipeline.time_limit(call, TimeLimit.CALL):
                     await self._api.handlers.translator.translate(template, call.context(), call.usage)
             file_name = _UNSAFE.sub("_", PurePath(file_name).name)[-_MAX_NAME_CHARACTERS:]
             state, key = await asyncio.to_thread(
@@ -132,7 +131,7 @@ class DeepLDocuments(_DocumentRoutes):
 
     async def _upload(self, context: HttpContext, call: Call, _no_body: bytes) -> bytes:
         upload = DocumentUpload(context, self._jobs)
-        state, key, request = await self.store(context, call, upload, partial(self._request, call))
+        state, key, request = await self.store(call, upload, partial(self._request, call))
         self._jobs.submit(state, request)
         return to_json({"document_id": state.document_id, "document_key": key})
 
@@ -192,10 +191,10 @@ class LibreTranslateFiles(_DocumentRoutes):
         async def respond(_context: HttpContext, call: Call, _no_body: bytes) -> bytes:
             if isinstance(upload, DragomanError):
                 raise upload
-            state, key, request = await self.store(context, call, upload, partial(self._request, call))
+            state, key, request = await self.store(call, upload, partial(self._request, call))
             work = self._jobs.submit(state, request)
             try:
-                async with time_limit(stream_timeout_s(self._api.settings, context.time_remaining())):
+                async with self._api.pipeline.time_limit(call, TimeLimit.STREAM):
                     await asyncio.wait((work,))
                 state = _translated(await asyncio.to_thread(self._jobs.store.get, state.document_id, key))
             except BaseException:

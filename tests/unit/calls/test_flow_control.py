@@ -15,8 +15,6 @@ from dragoman_service.calls.flow_control import (
     FairSemaphore,
     RequestReader,
     ResourceLimits,
-    call_timeout_s,
-    stream_timeout_s,
 )
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
@@ -86,12 +84,12 @@ async def test_reads_of_one_caller_are_limited_to_its_share() -> None:
     await settle()
 
     assert [sender.is_read for sender in (*greedy, fair)] == [True, False, False, True]
-    assert reader.num_unread == 4
+    assert reader.unread.num_held == 4
 
     for sender in (*greedy, fair):
         sender.may_send.set()
     assert await asyncio.gather(*calls) == [b"message"] * 4
-    assert reader.num_unread == 0
+    assert reader.unread.num_held == 0
 
 
 async def test_slow_senders_do_not_block_complete_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +121,9 @@ async def test_new_call_replaces_the_oldest_silent_call() -> None:
     assert answers == [b"message"] * 2
     await asyncio.wait((silent[0], silent[2]))
     assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
-    assert reader.num_unread == 2
+    assert reader.unread.num_held == 2
     await cancel(silent)
-    assert reader.num_unread == 0
+    assert reader.unread.num_held == 0
 
 
 async def test_deadline_is_not_shortened_while_slots_are_free() -> None:
@@ -155,7 +153,7 @@ async def test_calls_above_the_share_or_the_total_are_rejected() -> None:
     assert limited.value.retry_after_s > 0
     assert counts["rejected"] == 2
     await cancel(waiting)
-    assert reader.num_unread == 0
+    assert reader.unread.num_held == 0
 
 
 async def test_late_message_exceeds_the_deadline() -> None:
@@ -166,7 +164,7 @@ async def test_late_message_exceeds_the_deadline() -> None:
         await reader.receive(Sender(), "a")
 
     assert error.value.stage == IdleError().stage == "stream"
-    assert (counts["late"], reader.num_unread) == (1, 0)
+    assert (counts["late"], reader.unread.num_held) == (1, 0)
 
 
 async def test_stream_closed_without_message_is_rejected() -> None:
@@ -215,4 +213,4 @@ TIMEOUTS = GrpcSettings(default_timeout_s=10, max_timeout_s=100, default_stream_
 def test_time_limit_is_the_deadline_within_the_maximum(
     remaining_s: float | None, call_s: float, stream_s: float
 ) -> None:
-    assert (call_timeout_s(TIMEOUTS, remaining_s), stream_timeout_s(TIMEOUTS, remaining_s)) == (call_s, stream_s)
+    assert (TIMEOUTS.call_timeout_s(remaining_s), TIMEOUTS.stream_timeout_s(remaining_s)) == (call_s, stream_s)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dragoman_service.datatypes import SearchConfig
-from dragoman_service.decoding.beam_search import CandidateRules, advance, conclude, find_ended, rank_candidates
+from dragoman_service.decoding.beam_search import advance, conclude, find_ended, rank_candidates
 from dragoman_service.decoding.beam_state import BeamState
+from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.step_model import FloatArray, Placeholder, StepOutput, VocabularySpec
 from tests.fakes import BOS, EOS, FIRST_WORD, PAD, UNK
 

@@ -16,7 +16,7 @@ from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import DrainingError, InvalidFieldError
 from dragoman_service.grpc_api.servicer import CallCounter, Servicer, UnaryMethod
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import Tracing
+from dragoman_service.observability.usage import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import AccessSettings
 from tests.captured_logs import capture_logs

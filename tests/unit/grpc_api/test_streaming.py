@@ -21,7 +21,7 @@ from dragoman_service.calls.policy import TRANSLATE_STREAM
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.observability.tracing import Tracing
+from dragoman_service.observability.usage import Tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import AccessSettings
 

@@ -8,14 +8,8 @@ import pytest
 from dragoman_service.config import load_settings
 from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from dragoman_service.errors import ConfigError
-from dragoman_service.observability.tracing import (
-    Attributes,
-    RequestTrace,
-    Tracing,
-    TracingSettings,
-    trace_segments,
-)
-from dragoman_service.observability.tracing_setup import start_tracing
+from dragoman_service.observability.tracing import TracingSettings, start_tracing
+from dragoman_service.observability.usage import Attributes, RequestTrace, Tracing, trace_segments
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -3,8 +3,7 @@ import pytest
 from dragoman_service.datatypes import Priority
 from dragoman_service.decoding.running_batch import BatchLoad
 from dragoman_service.request import RequestContext
-from dragoman_service.scheduling.admission_queue import QueuedSegment
-from dragoman_service.scheduling.batch_dispatcher import BatchBudget, select_prefetch, select_segments
+from dragoman_service.scheduling.admission_queue import BatchBudget, QueuedSegment, select_prefetch, select_segments
 from tests.fakes import make_segment
 
 BUDGET = BatchBudget(max_segments=4, max_padded_tokens=40, max_rows=16)

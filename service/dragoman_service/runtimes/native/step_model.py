@@ -14,8 +14,9 @@ import numpy as np
 
 from dragoman_service.bundle.architecture import layer_names
 from dragoman_service.bundle.files import Bundle
-from dragoman_service.decoding.beam_search import CandidateRules, Interrupt, RankedRun
+from dragoman_service.decoding.beam_search import Interrupt, RankedRun
 from dragoman_service.decoding.beam_state import BeamExpansion, BeamState, length_penalties
+from dragoman_service.decoding.constraints import CandidateRules
 from dragoman_service.decoding.degeneration import LOOP_CHECK_STEPS, MIN_REPEATS
 from dragoman_service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from dragoman_service.runtimes.native.library import NativeNetwork, SearchRun, pointer

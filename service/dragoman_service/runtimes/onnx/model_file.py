@@ -1,4 +1,4 @@
-"""Names in an ONNX model, read without ONNX Runtime."""
+"""Files with ONNX models, read and checked without ONNX Runtime."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -6,7 +6,9 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from dragoman_service.bundle.architecture import GraphTensors
 from dragoman_service.bundle.files import read_file
+from dragoman_service.errors import BundleError
 from dragoman_service.runtimes.onnx.model_pb2 import Attribute, Graph, Model, SparseTensor, Tensor
 
 _MAX_BYTES = 2 << 30  # a protocol buffer cannot be larger
@@ -33,6 +35,36 @@ def external_files(model: Model) -> frozenset[str]:
     )
     entries = chain.from_iterable(tensor.external_data for tensor in tensors)
     return frozenset(entry.value for entry in entries if entry.key == "location")
+
+
+def checked_model(path: Path, weights: str | None) -> Model:
+    """Return a model; raises BundleError if it refers to another file than the weight file that the manifest lists."""
+    try:
+        model = read_model(path)
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    if unlisted := sorted(external_files(model) - {weights}):
+        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="weight file")
+    return model
+
+
+def damaged(path: Path, error: Exception) -> BundleError:
+    """Return the error of a graph that cannot be loaded."""
+    return BundleError(str(path), found=str(error), expected="a graph that this service can load", what="graph")
+
+
+def check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -> None:
+    """Check a model that is not opened; raises BundleError.
+
+    An ONNX Runtime session would check more, but takes several times as long and copies the weights.
+    """
+    model = checked_model(path, weights)
+    if not (model.HasField("graph") and model.opset_import):  # the exporter writes the operator sets last
+        raise damaged(path, ValueError("a model without a graph or without operator sets"))
+    inputs, outputs = ({value.name for value in values} for values in (model.graph.input, model.graph.output))
+    for what, found, expected in (("inputs", inputs, tensors.inputs), ("outputs", outputs, tensors.outputs)):
+        if found != expected.keys():
+            raise BundleError(str(path), found=sorted(found), expected=sorted(expected), what=what)
 
 
 def _graph_tensors(graph: Graph) -> Iterator[Tensor]:

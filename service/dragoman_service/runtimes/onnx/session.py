@@ -19,8 +19,7 @@ from dragoman_service.bundle.files import Bundle, read_file
 from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from dragoman_service.decoding.step_model import FloatArray
 from dragoman_service.errors import BundleError, ConfigError
-from dragoman_service.runtimes.onnx.model_file import external_files, read_model
-from dragoman_service.runtimes.onnx.model_pb2 import Model
+from dragoman_service.runtimes.onnx.model_file import check_unopened, checked_model, damaged
 from dragoman_service.runtimes.onnx_cuda.cuda_graphs import CAPTURE_FAILED, GraphCaptures
 from dragoman_service.runtimes.onnx_cuda.device import DeviceArray, DeviceMemory, pinned_memory
 from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings, choose_placement
@@ -215,9 +214,9 @@ def open_sessions(
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
     if "encoder" not in graphs:
-        _check_unopened(encoder_path, tensors.encoder, weights=files.weights)
+        check_unopened(encoder_path, tensors.encoder, weights=files.weights)
     if "decoder" not in graphs:
-        _check_unopened(decoder_path, tensors.decoder, weights=files.weights)
+        check_unopened(decoder_path, tensors.decoder, weights=files.weights)
     open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
     open_decoder = partial(open_graph, decoder_path, tensors.decoder)
     encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
@@ -337,24 +336,13 @@ def _open(
     num_low_latency_threads: int | None = None,
     captures: bool = False,
 ) -> onnxruntime.InferenceSession:
-    _checked_model(path, weights)
+    checked_model(path, weights)
     options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
     session = _load(path, options, providers(device, settings, captures=captures), weights=weights)
     _keep_on(device, session)
     _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
     _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
     return session
-
-
-def _check_unopened(path: Path, tensors: GraphTensors, *, weights: str | None) -> None:
-    # An ONNX Runtime session would check more, but takes several times as long and copies the weights.
-    model = _checked_model(path, weights)
-    if not (model.HasField("graph") and model.opset_import):  # the exporter writes the operator sets last
-        raise _damaged(path, ValueError("a model without a graph or without operator sets"))
-    inputs, outputs = ({value.name for value in values} for values in (model.graph.input, model.graph.output))
-    for what, found, expected in (("inputs", inputs, tensors.inputs), ("outputs", outputs, tensors.outputs)):
-        if found != expected.keys():
-            raise BundleError(str(path), found=sorted(found), expected=sorted(expected), what=what)
 
 
 def _keep_on(device: Device, session: onnxruntime.InferenceSession) -> None:
@@ -374,22 +362,7 @@ def _load(
             options.add_external_initializers_from_files_in_memory([weights], [content], [len(content)])
         return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # its exception classes have no common base
-        raise _damaged(path, error) from error
-
-
-def _checked_model(path: Path, weights: str | None) -> Model:
-    # A graph may only refer to the weight file that the manifest lists.
-    try:
-        model = read_model(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(path, error) from error
-    if unlisted := sorted(external_files(model) - {weights}):
-        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="weight file")
-    return model
-
-
-def _damaged(path: Path, error: Exception) -> BundleError:
-    return BundleError(str(path), found=str(error), expected="a graph that this service can load", what="graph")
+        raise damaged(path, error) from error
 
 
 def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], expected: dict[str, str]) -> None:
