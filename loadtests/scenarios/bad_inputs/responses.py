@@ -142,6 +142,6 @@ def _neighbour_faults(result: Result) -> Iterator[str]:
         yield f"only {names} of the ordinary requests in the same stream were answered"
     for neighbour in result.neighbours:
         if not neighbour.translations:
-            yield f"the ordinary request {neighbour.request_id} the input failed: {neighbour.error.message[:200]}"
+            yield f"the ordinary request {neighbour.request_id} the hostile one failed: {neighbour.error.message[:200]}"
     if result.call_status != "OK":
         yield f"the stream ended with {result.call_status}"

@@ -7,6 +7,7 @@ of the service. All other methods are UNIMPLEMENTED.
 import asyncio
 import contextlib
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -153,7 +154,7 @@ class GoogleTranslation:
         glossaries = self._handlers.glossaries.all()
         size = min(message.page_size, _MAX_PAGE) if message.page_size > 0 else _MAX_PAGE
         names = [glossary.name for glossary in glossaries]
-        start = names.index(message.page_token) if message.page_token in names else 0
+        start = bisect_left(names, message.page_token)  # the named glossary may have been removed
         following = names[start + size : start + size + 1]
         return google.ListGlossariesResponse.pb()(
             glossaries=[_glossary(glossary, message.parent) for glossary in glossaries[start : start + size]],

@@ -221,6 +221,14 @@ async def test_v3_resources_are_read_by_plain_requests(http: httpx.AsyncClient, 
     assert (await http.get(f"/v3/{PARENT}{path}")).status_code == status
 
 
+@pytest.mark.parametrize(("token", "name"), [("", "both"), ("it", "it"), ("goods-removed-since", "it"), ("last", "")])
+async def test_page_of_glossaries_starts_at_its_token(http: httpx.AsyncClient, token: str, name: str) -> None:
+    listed = await http.get(f"/v3/{PARENT}/glossaries?pageSize=1&pageToken={token}")
+
+    names = [f"{PARENT}/glossaries/{name}"] if name else []
+    assert [glossary["name"] for glossary in listed.json().get("glossaries", [])] == names
+
+
 async def test_v2_client_translates_detects_and_lists(server: RunningServer) -> None:
     def call() -> dict[str, Any]:
         client = google_v2_client(server)

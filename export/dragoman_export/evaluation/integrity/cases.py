@@ -241,6 +241,7 @@ def _abbreviation(random: Random, language: str) -> Case:
     frame = random.choice(frames.ABBREVIATED[language])
     source = frame.replace("{n}", number).replace("{x}", name)
     case = _case(random, "abbreviation", language, source, [part for part in (number, name) if part in source])
+    # with translations of abbreviations as words: `No. 5` as "Nein", `d. h.` as "thick"
     return replace(case, never=(*GARBAGE, "E. G.", "I. E.", "Nein", "thick", " Or?"))
 
 
@@ -281,7 +282,7 @@ def _escape(random: Random, language: str) -> Case:
 
 
 def _accelerator(random: Random, language: str) -> Case:
-    label, mark = random.choice(frames.LABELS[language]), random.choice("&&_")
+    label, mark = random.choice(frames.LABELS[language]), random.choice(("&", "&", "_"))
     places = [index for index, letter in enumerate(label) if letter.isalpha()]
     place = random.choice((0, random.choice(places)))
     source = label[:place] + mark + label[place:] + random.choice(("", "...", ""))
