@@ -1,4 +1,4 @@
-"""TOML parser with limits on size, depth and numbers, for all configuration files.
+"""Configuration files: base of their sections, and a TOML parser with limits on size, depth and numbers.
 
 `tomllib` alone takes quadratic time for dotted keys, raises RecursionError for nested brackets, and returns numbers and
 tables that are too large for an error message.
@@ -6,6 +6,8 @@ tables that are too large for an error message.
 
 import tomllib
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Maximum file size."""
@@ -15,6 +17,12 @@ _MAX_DOTS: Final = 1_000  # per line: more than in lists of host names, few enou
 _MAX_DEPTH: Final = 32  # of nested tables and lists
 
 _INTEGERS: Final = range(-(2**63), 2**63)  # the limit of the TOML specification
+
+
+class SettingsSection(BaseModel):
+    """Settings of one section; unknown settings are errors, and the docstrings are the reference."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:

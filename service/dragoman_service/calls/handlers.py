@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,9 +12,10 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.calls import conversion, policy
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import CallPolicy
-from dragoman_service.datatypes import DetectedLanguage
+from dragoman_service.datatypes import DetectedLanguage, Priority, TextHypothesis, Translation, TranslationResult
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.repository import ModelRepository
+from dragoman_service.request import TranslationRequest
 from dragoman_service.threads import started_pool
 from dragoman_service.translation.settings import TranslationLimits
 from dragoman_service.translation.translator import Translator
@@ -25,8 +28,22 @@ Handler = Callable[[Any, Call], Awaitable[Any]]
 _NUM_ADMIN_THREADS = 4  # models that are loaded or unloaded at the same time
 
 
+@dataclass(frozen=True, slots=True)
+class TranslatedText:
+    """Translation of one text."""
+
+    translation: Translation
+    model: str  # `name/version`; empty if the text was returned unchanged because it is in the target language
+    detected: DetectedLanguage | None  # None if the request named the source language
+
+    @property
+    def best(self) -> str:
+        """Return the best hypothesis."""
+        return self.translation.hypotheses[0].text
+
+
 class Handlers:
-    """Answers the methods of the API. The APIs of other vendors use the components directly."""
+    """Answers the methods of the API, and translates for the APIs of other vendors."""
 
     def __init__(
         self,
@@ -36,7 +53,7 @@ class Handlers:
         glossaries: GlossaryRepository,
         limits: TranslationLimits,
     ) -> None:
-        self.translator = translator
+        self._translator = translator
         self.models = models
         self.glossaries = glossaries
         self.limits = limits
@@ -59,9 +76,41 @@ class Handlers:
 
     async def translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         """Translate all texts of the request."""
-        context = call.context(conversion.from_priority(request.priority))
-        result = await self.translator.translate(conversion.from_translate_request(request), context, call.usage)
+        priority = conversion.from_priority(request.priority)
+        result = await self.translate_texts(conversion.from_translate_request(request), call, priority)
         return conversion.to_translate_response(result, request_id=call.request_id)
+
+    async def translate_texts(
+        self, request: TranslationRequest, call: Call, priority: Priority = Priority.INTERACTIVE
+    ) -> TranslationResult:
+        """Translate all texts of a request as values."""
+        return await self._translator.translate(request, call.context(priority), call.usage)
+
+    async def translate_each(self, request: TranslationRequest, call: Call) -> list[TranslatedText]:
+        """Translate the texts of a request, each from its own language if the request names none.
+
+        Texts without letters are returned unchanged, and texts in a target language that is not served as a source.
+        """
+        if request.source_language:
+            return _texts_of(await self.translate_texts(request, call))
+        languages = await self._translator.source_languages(request, call.context(), call.usage)
+        counts = Counter(language.language for language in languages if language)
+        most_common = DetectedLanguage(language=counts.most_common(1)[0][0], confidence=0.0) if counts else None
+        indices_of: dict[str, list[int]] = {}  # texts without letters are under ""
+        for index, language in enumerate(languages):
+            indices_of.setdefault(language.language if language else "", []).append(index)
+        translated: dict[int, TranslatedText] = {}
+        for source, indices in indices_of.items():
+            first = languages[indices[0]]
+            if first and not first.is_served:
+                unchanged = ((TextHypothesis(text=request.texts[index], score=0.0),) for index in indices)
+                parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
+            else:
+                part = request.part(indices, source_language=source)
+                parts = _texts_of(await self.translate_texts(part, call))
+            for index, text in zip(indices, parts, strict=True):
+                translated[index] = replace(text, detected=languages[index] or most_common or text.detected)
+        return [translated[index] for index in range(len(languages))]
 
     async def translate_document(
         self, request: pb.TranslateDocumentRequest, call: Call
@@ -70,7 +119,7 @@ class Handlers:
         context = call.context(conversion.from_priority(request.priority))
         document = conversion.from_translate_document_request(request)
         index = 0
-        async with contextlib.aclosing(self.translator.translate_document(document, context, call.usage)) as sentences:
+        async with contextlib.aclosing(self._translator.translate_document(document, context, call.usage)) as sentences:
             async for sentence in sentences:
                 yield conversion.to_translated_sentence(sentence, index=index, request_id=call.request_id)
                 index += 1
@@ -85,7 +134,7 @@ class Handlers:
         self, texts: Sequence[str], call: Call, *, target_language: str = ""
     ) -> list[tuple[DetectedLanguage, ...]]:
         """Return the likely languages of each text as values."""
-        return await self.translator.detect_languages(texts, call.context(), target_language=target_language)
+        return await self._translator.detect_languages(texts, call.context(), target_language=target_language)
 
     async def list_models(self, _request: pb.ListModelsRequest, _call: Call) -> pb.ListModelsResponse:
         """List all models."""
@@ -118,3 +167,8 @@ class Handlers:
 
     async def _administer(self, change: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._admin_threads, change)
+
+
+def _texts_of(result: TranslationResult) -> list[TranslatedText]:
+    model = f"{result.model_name}/{result.model_version}"
+    return [TranslatedText(translation, model, result.detected_language) for translation in result.translations]

@@ -2,13 +2,13 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from dragoman_service.toml import SettingsSection
 
 
-class GrpcSettings(BaseModel):
+class GrpcSettings(SettingsSection):
     """Address of the gRPC server, and limits on calls of all transports."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
     """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv4 and IPv6, `unix:/PATH` for a socket. An

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from dragoman_service.toml import SettingsSection
 
 _MIB = 1024 * 1024
 
 
-class DocumentSettings(BaseModel):
+class DocumentSettings(SettingsSection):
     """Translation of uploaded files: `/v2/document` of DeepL and `/translate_file` of LibreTranslate."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     directory: Path | None = None
     """Existing directory for uploaded documents and their translations; if unset, documents are not translated. Servers

@@ -131,10 +131,10 @@ class TranslationApi(HttpApi):
             "/v1/detect": self._message(DETECT_LANGUAGE, pb.DetectLanguageRequest, handlers.detect_language),
         }
         read = {
-            "/v1/models": self._reading(LIST_MODELS, self._list_models),
-            "/v1/models/{model:path}": self._reading(GET_MODEL, self._get_model),
-            "/v1/languages": self._reading(LIST_MODELS, self._list_languages),
-            "/v1/glossaries": self._reading(LIST_GLOSSARIES, self._list_glossaries),
+            "/v1/models": self._reading(LIST_MODELS, pb.ListModelsRequest, handlers.list_models),
+            "/v1/models/{model:path}": self._reading(GET_MODEL, pb.GetModelRequest, handlers.get_model),
+            "/v1/languages": self.method(replace(LIST_MODELS, reads_message=False), self._list_languages),
+            "/v1/glossaries": self._reading(LIST_GLOSSARIES, pb.ListGlossariesRequest, handlers.list_glossaries),
         }
         return [
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
@@ -156,8 +156,12 @@ class TranslationApi(HttpApi):
 
         return self.method(policy, respond)
 
-    def _reading(self, policy: CallPolicy, respond: Respond) -> Endpoint:
-        """Return the application of a route without a body."""
+    def _reading(self, policy: CallPolicy, kind: type[Any], handler: Handler) -> Endpoint:
+        """Return the application of a route without a body, whose path has the fields of the request."""
+
+        async def respond(context: HttpContext, call: Call, _body: bytes) -> bytes:
+            return to_json(as_dict(await handler(kind(**context.path_parameters), call)))
+
         return self.method(replace(policy, reads_message=False), respond)
 
     async def _stream_document(self, context: HttpContext, call: Call, body: bytes) -> None:
@@ -170,20 +174,10 @@ class TranslationApi(HttpApi):
             async for sentence in sentences:
                 await stream.write(event("sentence", await serialized_json(sentence)))
 
-    async def _list_models(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
-        return to_json(as_dict(await self.handlers.list_models(pb.ListModelsRequest(), call)))
-
-    async def _get_model(self, context: HttpContext, call: Call, _body: bytes) -> bytes:
-        request = pb.GetModelRequest(model=context.path_parameters["model"])
-        return to_json(as_dict(await self.handlers.get_model(request, call)))
-
     async def _list_languages(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
         pairs = language_pairs(self.handlers.models.list_models())
         languages = [{"sourceLanguage": source, "targetLanguages": sorted(pairs[source])} for source in sorted(pairs)]
         return to_json({"languages": languages})
-
-    async def _list_glossaries(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
-        return to_json(as_dict(await self.handlers.list_glossaries(pb.ListGlossariesRequest(), call)))
 
 
 async def _openapi(_request: Request) -> Response:

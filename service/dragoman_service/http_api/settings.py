@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dragoman_service.security.settings import TlsSettings, is_loopback
+from dragoman_service.toml import SettingsSection
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -43,10 +44,8 @@ def _origins(entries: Iterable[str]) -> tuple[str, ...]:
     return tuple(origins)
 
 
-class HttpSettings(BaseModel):
+class HttpSettings(SettingsSection):
     """Address of the HTTP server: metrics, probes and the API as JSON. The limits on calls are those of `grpc`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
     """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Metrics and probes are unencrypted and

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, load_manifest, open_bundle, read_file
 from dragoman_service.bundle.manifest import Manifest
 from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
-from dragoman_service.toml import MAX_BYTES, parse_toml
+from dragoman_service.toml import MAX_BYTES, SettingsSection, parse_toml
 
 
 def bundled_models() -> Path:
@@ -28,10 +28,8 @@ def bundled_models() -> Path:
     return Path(locations[0]) if locations else Path("models")
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(SettingsSection):
     """Location, loading and unloading of models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     directory: Path = Field(default_factory=bundled_models)
     """Directory of the bundles, as NAME/VERSION/. All bundles are loaded unless NAME/serving.toml selects some.
@@ -94,10 +92,10 @@ _DefaultVersion = Annotated[
 ]
 
 
-class ServingSettings(BaseModel):
+class ServingSettings(SettingsSection):
     """Settings of a model: loaded versions, default version, labels, overrides of server settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True)
 
     versions: Annotated[str | tuple[str, ...], BeforeValidator(_checked_versions)] = "all"
     """Versions to load: `all`, `latest:N` (the newest N), or a list. Versions with a label and the default version are

@@ -18,8 +18,10 @@ from os import isatty, write
 from typing import Any, Final, Literal, TextIO
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from dragoman_service.toml import SettingsSection
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +143,8 @@ _WITHHELD = "(message withheld: logs.include_texts is off)"
 _LOGGERS_OF_REQUESTS = ("asyncio", "grpc")  # libraries that log exceptions of requests
 
 
-class LogSettings(BaseModel):
+class LogSettings(SettingsSection):
     """Logging of the server."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum level: `debug`, `info`, `warning` or `error`."""

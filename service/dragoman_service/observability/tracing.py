@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from dragoman_service.observability.usage import Tracing
+from dragoman_service.toml import SettingsSection
 
 
-class TracingSettings(BaseModel):
+class TracingSettings(SettingsSection):
     """Export of traces. Headers for the collector, such as an API key, are not settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     endpoint: str = ""
     """URL of a collector for OTLP over gRPC: `http://host:4317`, or `https://` for TLS. Empty: no tracing. The

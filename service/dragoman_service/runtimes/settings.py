@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from dragoman_service.errors import ConfigError
+from dragoman_service.toml import SettingsSection
 
 LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 """Environment variable with a file to load instead of the installed native engine, such as a sanitizer build."""
@@ -26,10 +27,8 @@ def _check_device(device: str) -> str:
     return device
 
 
-class RuntimeSettings(BaseModel):
+class RuntimeSettings(SettingsSection):
     """Settings of the runtimes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     device: Annotated[str, AfterValidator(_check_device)] = "auto"
     """Device that runs the network. `auto` uses the first GPU if the installed ONNX Runtime supports it and the bundle

@@ -3,21 +3,20 @@
 import sys
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dragoman_service.decoding.step_model import CacheMemory
 from dragoman_service.errors import ConfigError
 from dragoman_service.threads import num_cores
+from dragoman_service.toml import SettingsSection
 
 _BATCHES_ON_GPU: Final = 2
 _DEFAULT_NICENESS: Final = 15  # if the threads that answer requests do not have short time slices
 _DEFAULT_SEGMENTS_ON_GPU: Final = 128  # more segments make each step longer; chosen, not measured
 
 
-class SchedulingSettings(BaseModel):
+class SchedulingSettings(SettingsSection):
     """Limits of the queue and the batches of one model; the defaults suit decoding on a CPU."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_queue_segments: int = Field(default=4096, ge=1)
     """Maximum number of queued segments. A request whose segments do not all fit is rejected as a whole."""

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from dragoman_service.toml import SettingsSection
 
 UNIX_SCHEME = "unix:"
 """Prefix of a `grpc.host` that is the path of a socket."""
@@ -26,10 +28,8 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-class TlsSettings(BaseModel):
+class TlsSettings(SettingsSection):
     """Encryption and client certificates. All files are PEM and are reloaded when they change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     certificate_file: Path | None = None
     """Certificate of the server, followed by its intermediate certificates. If it is set, plain text is rejected."""
@@ -57,10 +57,8 @@ class TlsSettings(BaseModel):
         return self
 
 
-class AccessSettings(BaseModel):
+class AccessSettings(SettingsSection):
     """Authentication of callers, and their quotas."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     callers_file: Path | None = None
     """Callers with their hashed API keys or certificates, permissions and quotas (`dragoman keys`). Unset: every client

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from dragoman.option_ranges import option_range
 from dragoman_service.request import ProtectedKind
+from dragoman_service.toml import SettingsSection
 
 # Upper limit of the setting: positions in the translation, which may be longer, must fit 32 bits.
 MAX_DOCUMENT_CHARACTERS = 2**28
@@ -14,10 +15,8 @@ MAX_TEXTS: Any = option_range("texts").max_items
 MAX_FORM_FIELDS = MAX_TEXTS + 64  # of a query or form, which can contain the texts
 
 
-class TranslationLimits(BaseModel):
+class TranslationLimits(SettingsSection):
     """Limits of one request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_texts: int = Field(default=MAX_TEXTS, ge=1, le=MAX_TEXTS)
     """Maximum number of texts of a request."""
@@ -62,10 +61,8 @@ def _default_of(name: str) -> Any:
     return Field(default=option.default, **bounds)
 
 
-class TranslationDefaults(BaseModel):
+class TranslationDefaults(SettingsSection):
     """Defaults of request options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     beam_size: int = _default_of("beam_size")
     """Live hypotheses of each sentence; 1 is greedy search. A request for more hypotheses gets a larger beam."""

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from dragoman_service.calls.handlers import TranslatedText
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.datatypes import DetectedLanguage, Translation
@@ -29,7 +30,7 @@ from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.settings import MAX_TEXTS
-from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import NO_LANGUAGE, VendorApi, json_error
 from dragoman_service.vendor_apis.dynamic_dictionary import DictionaryText, read_dictionary
 from dragoman_service.vendor_apis.language_names import is_right_to_left, language_name, native_language_name
 from dragoman_service.vendor_apis.parameters import AnyCase, Parameters, Text, body_fields, check_texts
@@ -191,7 +192,7 @@ class AzureApi(VendorApi):
                 texts=tuple(text.text for text in texts),
                 fixed_spans=tuple(text.fixed_spans for text in texts) if has_dictionary else (),
             )
-            translated = await self.translate(request, call)
+            translated = await self.handlers.translate_each(request, call)
             translations.update(zip(((index, target) for index in indices), translated, strict=True))
         return translations
 

@@ -1,9 +1,7 @@
 """Shared parts of the vendor APIs: routes, keys, errors in the vendor's form, and the language of each text."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -11,68 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman_service.calls.pipeline import Call
-from dragoman_service.datatypes import DetectedLanguage, TextHypothesis, Translation, TranslationResult
+from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import RequestError
 from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.routes import HttpApi, language_pairs
-from dragoman_service.request import TranslationRequest
 from dragoman_service.translation.language_detection import UNKNOWN_LANGUAGE
-from dragoman_service.translation.translator import Translator
 
 HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 NO_LANGUAGE = DetectedLanguage(language=UNKNOWN_LANGUAGE, confidence=0.0, is_served=False)
 """Result for a text whose language cannot be detected."""
-
-
-@dataclass(frozen=True, slots=True)
-class TranslatedText:
-    """Translation of one text."""
-
-    translation: Translation
-    model: str  # `name/version`; empty if the text was returned unchanged because it is in the target language
-    detected: DetectedLanguage | None  # None if the request named the source language
-
-    @property
-    def best(self) -> str:
-        """Return the best hypothesis."""
-        return self.translation.hypotheses[0].text
-
-
-async def translate_each(translator: Translator, request: TranslationRequest, call: Call) -> list[TranslatedText]:
-    """Translate the texts of a request, each from its own language if the request names none.
-
-    Texts without letters, and texts in a target language that is not a served source language, are returned unchanged.
-    """
-    context = call.context()
-    if request.source_language:
-        return _texts_of(await translator.translate(request, context, call.usage))
-    languages = await translator.source_languages(request, context, call.usage)
-    counts = Counter(language.language for language in languages if language)
-    most_common = DetectedLanguage(language=counts.most_common(1)[0][0], confidence=0.0) if counts else None
-    indices_of: dict[str, list[int]] = {}  # texts without letters are under ""
-    for index, language in enumerate(languages):
-        indices_of.setdefault(language.language if language else "", []).append(index)
-    translated: dict[int, TranslatedText] = {}
-    for source, indices in indices_of.items():
-        first = languages[indices[0]]
-        if first and not first.is_served:
-            unchanged = ((TextHypothesis(text=request.texts[index], score=0.0),) for index in indices)
-            parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
-        else:
-            part = request.part(indices, source_language=source)
-            parts = _texts_of(await translator.translate(part, context, call.usage))
-        for index, text in zip(indices, parts, strict=True):
-            translated[index] = replace(text, detected=languages[index] or most_common or text.detected)
-    return [translated[index] for index in range(len(languages))]
-
-
-def _texts_of(result: TranslationResult) -> list[TranslatedText]:
-    model = f"{result.model_name}/{result.model_version}"
-    return [TranslatedText(translation, model, result.detected_language) for translation in result.translations]
 
 
 class VendorApi(HttpApi):
@@ -134,10 +82,6 @@ class VendorApi(HttpApi):
     def max_text_characters(self) -> int:
         """Maximum length of a text in characters."""
         return self.handlers.limits.max_text_characters
-
-    async def translate(self, request: TranslationRequest, call: Call) -> list[TranslatedText]:
-        """Translate the texts of a request; see `translate_each`."""
-        return await translate_each(self.handlers.translator, request, call)
 
     def language_pairs(self) -> dict[str, set[str]]:
         """Return the target languages of each source language of the models that are ready."""

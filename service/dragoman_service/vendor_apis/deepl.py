@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dragoman_service.calls.handlers import TranslatedText
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import LIST_GLOSSARIES, LIST_MODELS, TRANSLATE
 from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, RequestError
@@ -22,7 +23,7 @@ from dragoman_service.http_api.json_mapping import to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.models.glossaries import Glossary, Pair
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.vendor_apis.base import HTTP_METHODS, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import HTTP_METHODS, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import dialect_name
 from dragoman_service.vendor_apis.parameters import Parameters, StringList, Texts, Unsupported, as_list, body_fields
 
@@ -218,7 +219,7 @@ class DeepLApi(VendorApi):
             return parameters, *marked_request(parameters, max_characters=self.max_text_characters)
 
         parameters, request, marker = await converted(parse, len(body))
-        translated = await self.translate(request, call)
+        translated = await self.handlers.translate_each(request, call)
 
         def serialize() -> tuple[int, bytes]:
             counts = parameters.num_characters()

@@ -97,7 +97,7 @@ class _DocumentRoutes:
             if request.template.source_language:  # raise the error of any translation with these options
                 template = replace(request.template, texts=("",))
                 async with self._api.pipeline.time_limit(call, TimeLimit.CALL):
-                    await self._api.handlers.translator.translate(template, call.context(), call.usage)
+                    await self._api.handlers.translate_texts(template, call)
             file_name = _UNSAFE.sub("_", PurePath(file_name).name)[-_MAX_NAME_CHARACTERS:]
             state, key = await asyncio.to_thread(
                 partial(store.complete, document_id, file_name=file_name, num_bytes=num_bytes)

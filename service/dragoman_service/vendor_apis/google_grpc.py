@@ -15,7 +15,7 @@ from typing import Any
 from google.cloud.translate_v3 import types as google
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from dragoman_service.calls.handlers import Handler, Handlers
+from dragoman_service.calls.handlers import Handler, Handlers, TranslatedText
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_GLOSSARIES, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
@@ -24,7 +24,7 @@ from dragoman_service.http_api.routes import language_pairs
 from dragoman_service.models.glossaries import Glossary
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.settings import MAX_TEXTS
-from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, translate_each
+from dragoman_service.vendor_apis.base import NO_LANGUAGE
 from dragoman_service.vendor_apis.language_names import language_name
 from dragoman_service.vendor_apis.parameters import check_texts
 
@@ -102,12 +102,12 @@ class GoogleTranslation:
     async def _translate_text(self, message: Any, call: Call) -> Any:
         with _google_field_names():
             request = translation_request(message, max_characters=self._max_characters)
-            translated = await translate_each(self._handlers.translator, request, call)
+            translated = await self._handlers.translate_each(request, call)
             response = google.TranslateTextResponse.pb()(translations=_translations(message, translated))
             if message.HasField("glossary_config"):
                 name = _resource(message.glossary_config.glossary, "glossaries", "glossary")
                 request = replace(request, options=replace(request.options, glossary=name))
-                with_terms = await translate_each(self._handlers.translator, request, call)
+                with_terms = await self._handlers.translate_each(request, call)
                 response.glossary_translations.extend(_translations(message, with_terms))
                 for translation in response.glossary_translations:
                     translation.glossary_config.CopyFrom(message.glossary_config)

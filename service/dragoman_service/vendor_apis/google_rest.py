@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman_service.calls.handlers import Handlers
+from dragoman_service.calls.handlers import Handlers, TranslatedText
 from dragoman_service.calls.pipeline import Call, RequestPipeline
 from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE
 from dragoman_service.errors import InvalidFieldError, RequestError
@@ -25,7 +25,7 @@ from dragoman_service.http_api.context import JSON_MEDIA_TYPE, Endpoint, HttpCon
 from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, VendorApi, json_error
 from dragoman_service.vendor_apis.google_grpc import GoogleTranslation, language_names, model_name
 from dragoman_service.vendor_apis.parameters import (
     JsonFormat,
@@ -233,7 +233,7 @@ class GoogleV2Api(_GoogleApi):
 
     async def _translate(self, context: HttpContext, call: Call, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, TextParameters)
-        translated = await self.translate(parameters.translation_request(), call)
+        translated = await self.handlers.translate_each(parameters.translation_request(), call)
         items = [_translation(text, names_model=bool(parameters.model)) for text in translated]
         return to_json({"data": {"translations": items}})
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from dragoman.option_ranges import option_range
 from dragoman_service.calls.flow_control import MAX_ANONYMOUS_BODY_BYTES
+from dragoman_service.calls.handlers import TranslatedText
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import DETECT_LANGUAGE, LIST_MODELS, TRANSLATE, CallPolicy
 from dragoman_service.datatypes import DetectedLanguage
@@ -32,7 +33,7 @@ from dragoman_service.request import (
     TranslationRequest,
 )
 from dragoman_service.security.authentication import peer_name
-from dragoman_service.vendor_apis.base import NO_LANGUAGE, TranslatedText, VendorApi, json_error
+from dragoman_service.vendor_apis.base import NO_LANGUAGE, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import language_name
 from dragoman_service.vendor_apis.parameters import Parameters, Text, Texts, body_fields, grouped
 
@@ -119,7 +120,7 @@ class LibreTranslateApi(VendorApi):
 
     async def _translate(self, call: Call, fields: Mapping[str, Any]) -> bytes:
         parameters = TextParameters.parse(fields, max_text_characters=self.max_text_characters)
-        translated = await self.translate(parameters.translation_request(parameters.q), call)
+        translated = await self.handlers.translate_each(parameters.translation_request(parameters.q), call)
         is_list = isinstance(fields["q"], list)
         num_characters = sum(map(len, parameters.q))
         return await converted(lambda: to_json(translations(translated, parameters, is_list=is_list)), num_characters)

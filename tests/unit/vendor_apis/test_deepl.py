@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman_service.calls.handlers import TranslatedText
 from dragoman_service.datatypes import TextHypothesis, Translation
 from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.request import TranslationRequest
-from dragoman_service.vendor_apis.base import TranslatedText
 from dragoman_service.vendor_apis.deepl import (
     CharacterCounts,
     TextParameters,
