@@ -92,8 +92,11 @@ def settings_page() -> str:
 
 Settings come from a TOML file (`--config FILE` or `DRAGOMAN_CONFIG`), then from the environment (`DRAGOMAN_` and the
 name in capitals, `__` between section and field: `DRAGOMAN_GRPC__PORT`), then from flags; a later source wins. An
-unknown name or an invalid value stops the start with a message that names it. In Kubernetes set `enableServiceLinks:
-false`: a Service named dragoman otherwise puts `DRAGOMAN_PORT` and others into the environment, which are not settings.
+unknown name or an invalid value stops the start with a message that names it. The message does not contain values of
+unknown names, passwords in URLs, and keys.
+
+An empty variable is unset if its setting is empty or unset by default. Otherwise it is an error, and so are spaces and
+quotation marks around a value. Variables of clients and tools, such as `DRAGOMAN_API_KEY`, are ignored.
 
 `deploy/service.toml` lists every setting with its default, ready to be copied.
 

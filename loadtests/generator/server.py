@@ -81,7 +81,7 @@ def add_server_flags(parser: Any) -> None:
 def target_of(options: argparse.Namespace, address: str, **known: Any) -> Target:
     """Return the target that the flags describe; raises OSError if the file with the key cannot be read."""
     key_file = options.api_key_file
-    key = Path(key_file).read_text(encoding="utf-8") if key_file else os.environ.get(_KEY_VARIABLE, "")
+    key = Path(key_file).read_text(encoding="utf-8-sig") if key_file else os.environ.get(_KEY_VARIABLE, "")
     access = {name: getattr(options, name) for name in ("tls", "ca_file", "certificate_file", "private_key_file")}
     return Target(address=address, key=key.strip() or None, **access, **known)
 

@@ -13,20 +13,20 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dragoman_service.calls.settings import GrpcSettings
-from dragoman_service.errors import ConfigError
+from dragoman_service.errors import ConfigError, UnknownSettingError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.models.serving import ModelSettings, ServingSettings
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.tracing import TracingSettings
-from dragoman_service.runtimes.settings import LIBRARY_VARIABLE, RuntimeSettings
+from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.security.settings import AccessSettings, TlsSettings, is_loopback
 from dragoman_service.toml import parse_toml
 from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
-"""Prefix of environment variables. All of them are settings, except `CONFIG_VARIABLE` and `LIBRARY_VARIABLE`."""
+"""Prefix of environment variables. The name of a setting follows: `DRAGOMAN_SECTION__NAME`."""
 
 CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
 """Environment variable with the path of the settings file; a flag takes precedence."""
@@ -53,6 +53,8 @@ class Settings(BaseModel):
 
 _Entry = tuple[str, object, str]  # name, value and origin of a setting
 
+_UNSET = (None, "", ())  # defaults of settings that are unset
+
 
 def load_settings(
     *, file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
@@ -61,31 +63,26 @@ def load_settings(
 
     Args:
         file: TOML with one table per section. Default: the file in `DRAGOMAN_CONFIG`, if set.
-        environment: usually `os.environ`; variables without the prefix are ignored.
+        environment: usually `os.environ`. Variables without the prefix are ignored, and so are those of clients and
+            tools, such as `DRAGOMAN_API_KEY`. An empty variable counts as unset if its setting is unset by default.
         flags: values by setting name, such as `grpc.port`; None means unset.
 
     Raises:
         ConfigError: with the first setting that is unknown, unparsable or out of range.
     """
     environment = environment or {}
-    if file is None and CONFIG_VARIABLE in environment:
+    if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
     entries = [
         *(_file_entries(file) if file else ()),
-        *(
-            (
-                variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1),
-                value,
-                f"environment variable {variable}",
-            )
-            for variable, value in environment.items()
-            if variable.startswith(ENVIRONMENT_PREFIX) and variable not in (CONFIG_VARIABLE, LIBRARY_VARIABLE)
-        ),
+        *_environment_entries(environment),
         *((name, value, "command line") for name, value in (flags or {}).items() if value is not None),
     ]
     tree: dict[str, dict[str, object]] = {}
     for name, value, origin in entries:
-        _check_known(name, value, origin)
+        _check_known(name, origin)
+        if value == "" and setting_fields()[name].default not in ("", ()):
+            raise ConfigError(name, value, f"a value; to use the default, remove it ({origin})")
         section, _, field = name.partition(".")
         tree.setdefault(section, {})[field] = value
     try:
@@ -138,19 +135,44 @@ def _file_entries(path: Path) -> Iterator[_Entry]:
         raise ConfigError("config", str(path), f"TOML ({error})") from error
     for section, table in tables.items():
         if not isinstance(table, dict):
-            raise ConfigError(section, table, f"to be in one of the tables {', '.join(Settings.model_fields)}")
+            raise UnknownSettingError(section, f"one of the tables {', '.join(Settings.model_fields)} (file {path})")
         for name, value in table.items():
             yield f"{section}.{name}", value, f"file {path}"
 
 
-def _check_known(name: str, value: object, origin: str) -> None:
+def _environment_entries(environment: Mapping[str, str]) -> Iterator[_Entry]:
+    fields = setting_fields()
+    for variable, value in environment.items():
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1)
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not _is_setting(name):
+            continue
+        origin = f"environment variable {variable}"
+        if not value and name in fields and fields[name].default in _UNSET:
+            continue
+        _check_ends(name, value, origin)
+        yield name, value, origin
+
+
+def _is_setting(name: str) -> bool:
+    # A section and one underscore is a misspelt setting. Other names are those of clients, tools and Services.
+    return "." in name or name.partition("_")[0] in Settings.model_fields
+
+
+def _check_ends(name: str, value: str, origin: str) -> None:
+    if value != value.strip().strip("\ufeff"):
+        raise ConfigError(name, value, f"no space, line break or byte order mark at its start or end ({origin})")
+    if value[:1] == value[-1:] and value[:1] in {'"', "'"}:
+        raise ConfigError(name, value, f"no quotation marks, which --env-file of Docker does not remove ({origin})")
+
+
+def _check_known(name: str, origin: str) -> None:
     known = setting_fields()
     if name not in known:
         similar = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(
             name.rpartition(".")[2], [other.partition(".")[2] for other in known], n=1
         )
         hint = f", such as {similar[0]}" if similar else ""
-        raise ConfigError(name, value, f"a known setting{hint} ({origin})")
+        raise UnknownSettingError(name, f"a known setting{hint} ({origin})")
 
 
 def _check_agreement(settings: Settings) -> None:
@@ -217,6 +239,6 @@ def _error_of_model(found: ErrorDetails, section: str, origin: Path) -> ConfigEr
     name = f"{section}.{found['loc'][0]}"
     if found["type"] == "extra_forbidden":
         known = [name for name in setting_fields() if name.startswith(f"{section}.")]
-        return ConfigError(f"{origin}: {name}", found["input"], f"one of {', '.join(known)}")
+        return UnknownSettingError(f"{origin}: {name}", f"one of {', '.join(known)}")
     error = _config_error({**found, "loc": (section, *found["loc"])}, [(name, found["input"], f"file {origin}")])
     return ConfigError(f"{origin}: {error.setting}", error.value, error.expected)

@@ -1,8 +1,12 @@
 """Errors of the service; only `calls.error_mapping` maps them to gRPC statuses."""
 
+import re
+from os import PathLike
 from typing import Any, Final
 
 _MAX_LISTED: Final = 50  # available names in one message
+_MAX_SHOWN: Final = 200  # characters of a value in one message
+_URL_SECRETS: Final = ((re.compile(r"(:/{1,2})\S*@"), r"\1***@"), (re.compile(r"(:/.*?\?).*"), r"\1***"))
 
 
 class DragomanError(Exception):
@@ -23,10 +27,32 @@ class ConfigError(DragomanError):
     """A setting is unknown, unparsable or out of range."""
 
     def __init__(self, setting: str, value: object, expected: str) -> None:
-        super().__init__(f"setting {setting!r} is {value!r}: expected {expected}")
+        super().__init__(f"setting {setting!r} is {_without_secrets(value)}: expected {expected}")
         self.setting = setting
         self.value = value
         self.expected = expected
+
+
+class UnknownSettingError(ConfigError):
+    """The name of a setting is unknown. The message does not contain its value, which can be a secret."""
+
+    def __init__(self, setting: str, expected: str) -> None:
+        super().__init__(setting, None, expected)
+        self.args = (f"setting {setting!r} is unknown: expected {expected}",)
+
+
+def _without_secrets(value: object) -> str:
+    # A setting can contain a URL with a password, or a private key in place of its path.
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_without_secrets(part)}' for name, part in value.items())}}}"
+    if not isinstance(value, str | PathLike):
+        return repr(value)
+    text = str(value)
+    if len(text) > _MAX_SHOWN or "\n" in text:
+        return f"a text of {len(text)} characters"
+    for pattern, replacement in _URL_SECRETS:
+        text = pattern.sub(replacement, text)
+    return repr(text)
 
 
 class BundleError(DragomanError):

@@ -26,13 +26,16 @@ class SettingsSection(BaseModel):
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """Return the tables of a file; ValueError if it is not UTF-8, not TOML, or exceeds a limit."""
+    """Return the tables of a file; ValueError if it is not UTF-8, not TOML, or exceeds a limit.
+
+    A byte order mark, as editors on Windows write it, is skipped.
+    """
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     if any(line.count(b".") > _MAX_DOTS for line in content.split(b"\n")):
         raise ValueError(f"a line with more than {_MAX_DOTS} dots")
     try:
-        tables = tomllib.loads(content.decode("utf-8"))
+        tables = tomllib.loads(content.decode("utf-8-sig"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     _check_values(tables)

@@ -337,7 +337,7 @@ def test_server_starts_with_its_settings_and_has_time_to_drain(manifests: Manife
     drain_s = pre_stop_s + settings.grpc.drain_timeout_s
     liveness = server["livenessProbe"]
 
-    assert pod["enableServiceLinks"] is False  # links would be read as settings
+    assert pod["enableServiceLinks"] is False
     assert pod["terminationGracePeriodSeconds"] >= drain_s + FLUSH_S
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > drain_s
 

@@ -58,12 +58,96 @@ def test_flag_overrides_the_file_of_the_environment(settings_file: Path, tmp_pat
     assert load_settings(environment=environment, file=other).grpc.port == 9
 
 
-def test_other_variables_are_ignored() -> None:
-    settings = load_settings(
-        environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1", "DRAGOMAN_NATIVE_LIBRARY": "x"}
-    )
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "PATH",
+        "GRPC_TRACE",
+        "dragoman_x",
+        "DRAGOMAN_NATIVE_LIBRARY",
+        "DRAGOMAN_API_KEY",  # of clients
+        "DRAGOMAN_IMAGE",  # of tools
+        "DRAGOMAN_PORT_50051_TCP",  # of a Service in Kubernetes
+    ],
+)
+def test_other_variables_are_ignored(variable: str) -> None:
+    assert load_settings(environment={variable: "x"}) == load_settings()
 
-    assert settings == load_settings()
+
+@pytest.mark.parametrize("name", setting_fields())
+def test_empty_variable_is_unset_or_named(name: str) -> None:
+    variable = f"DRAGOMAN_{name.upper().replace('.', '__')}"
+    if setting_fields()[name].default in (None, "", ()):
+        assert load_settings(environment={variable: ""}) == load_settings()
+        return
+
+    with pytest.raises(ConfigError, match=f"remove it.*environment variable {variable}") as caught:
+        load_settings(environment={variable: ""})
+    assert (caught.value.setting, caught.value.value) == (name, "")
+
+
+def test_empty_variable_keeps_the_value_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "service.toml"
+    file.write_text('[access]\ncallers_file = "callers.toml"\n', encoding="utf-8")
+
+    settings = load_settings(environment={"DRAGOMAN_CONFIG": str(file), "DRAGOMAN_ACCESS__CALLERS_FILE": ""})
+
+    assert settings.access.callers_file == Path("callers.toml")
+    assert load_settings(environment={"DRAGOMAN_CONFIG": ""}) == load_settings()
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("127.0.0.1 ", "no space"),
+        ("\t127.0.0.1", "no space"),
+        ("127.0.0.1\n", "line break"),
+        ("\ufeff127.0.0.1", "byte order mark"),
+        ('"127.0.0.1"', "no quotation marks"),
+        ("'127.0.0.1'", "no quotation marks"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["DRAGOMAN_GRPC__HOST", "DRAGOMAN_GRPC__PORT", "DRAGOMAN_TLS__CERTIFICATE_FILE"])
+def test_space_quotation_mark_and_byte_order_mark_around_a_variable_are_named(
+    variable: str, value: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{problem}.*environment variable {variable}"):
+        load_settings(environment={variable: value})
+
+
+def test_file_with_a_byte_order_mark_and_windows_line_ends_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "service.toml"
+    file.write_bytes(b"\xef\xbb\xbf[grpc]\r\nport = 1\r\n")
+
+    assert load_settings(file=file).grpc.port == 1
+
+
+SECRET = "s3cret"  # noqa: S105 - of these tests
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DRAGOMAN_ACCESS__API_KEY", SECRET),
+        ("DRAGOMAN_ACCESS_KEY", SECRET),
+        ("DRAGOMAN_KEYS__SHOP", SECRET),
+        ("DRAGOMAN_TRACING__ENDPOINT", f"http://user:{SECRET}@collector:4317"),
+        ("DRAGOMAN_ACCESS__QUOTA_STORE_URL_FILE", f"redis://:{SECRET}@store:6379/0"),
+        ("DRAGOMAN_ACCESS__JWKS", f"http://idp.example/keys?token={SECRET}"),
+        ("DRAGOMAN_TLS__PRIVATE_KEY_FILE", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----"),
+        ("DRAGOMAN_TLS__CLIENT_CA_FILE", f" {SECRET * 100}"),
+    ],
+)
+def test_secret_in_a_variable_is_not_printed(variable: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environment={variable: value})
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [f"api_key = '{SECRET}'", f"[access]\napi_key = '{SECRET}'"])
+def test_secret_in_a_file_is_not_printed(content: str, tmp_path: Path) -> None:
+    assert SECRET not in str(error_of(content, tmp_path))
 
 
 def error_of(content: str, tmp_path: Path) -> ConfigError:
@@ -79,10 +163,11 @@ def error_of(content: str, tmp_path: Path) -> ConfigError:
     [
         ("[grpc]\nport = 65536", "grpc.port", 65536, "less than or equal to 65535"),
         ("[grpc]\nport = 'many'", "grpc.port", "many", "a valid integer"),
-        ("[grpc]\nprot = 1", "grpc.prot", 1, "a known setting, such as grpc.port"),
-        ("[grcp]\nport = 1", "grcp.port", 1, "a known setting, such as grpc.port"),
+        ("[grpc]\nprot = 1", "grpc.prot", None, "a known setting, such as grpc.port"),
+        ("[grcp]\nport = 1", "grcp.port", None, "a known setting, such as grpc.port"),
         ("[logs]\nlevel = 'loud'", "logs.level", "loud", "'debug', 'info', 'warning' or 'error'"),
-        ("port = 1", "port", 1, "to be in one of the tables grpc, tls, access"),
+        ("port = 1", "port", None, "one of the tables grpc, tls, access"),
+        ("[access]\ncallers_file = ''", "access.callers_file", "", "a value; to use the default, remove it"),
         ("[grpc]\nport.number = 1", "grpc.port", {"number": 1}, "a valid integer"),
         ("[limits]\nmax_texts = 0", "limits.max_texts", 0, "greater than or equal to 1"),
     ],
@@ -122,18 +207,17 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     ("variable", "value", "setting"),
     [
         ("DRAGOMAN_GRPC__PORT", "many", "grpc.port"),
-        ("DRAGOMAN_GRPC__PORT", "", "grpc.port"),
         ("DRAGOMAN_GRPC_PORT", "1", "grpc_port"),
         ("DRAGOMAN_GRPC__PORT__X", "1", "grpc.port__x"),
         ("DRAGOMAN_GRPC", "{}", "grpc"),
-        ("DRAGOMAN_PROT", "1", "prot"),
+        ("DRAGOMAN_PROT__PORT", "1", "prot.port"),
     ],
 )
 def test_invalid_environment_variable_is_named(variable: str, value: str, setting: str, settings_file: Path) -> None:
     with pytest.raises(ConfigError, match=f"environment variable {variable}") as caught:
         load_settings(file=settings_file, environment={variable: value})
 
-    assert (caught.value.setting, caught.value.value) == (setting, value)
+    assert caught.value.setting == setting
 
 
 def test_invalid_flag_is_named() -> None:

@@ -63,7 +63,7 @@ def call(
 ) -> int:
     """Connect, run `action` and return its exit code; print an error as one line and return 1."""
     try:
-        key = None if arguments.api_key_file is None else arguments.api_key_file.read_text().strip()
+        key = None if arguments.api_key_file is None else arguments.api_key_file.read_text("utf-8-sig").strip()
         tls = tls_options(arguments)
         with connect(arguments.target, timeout_s=arguments.timeout, api_key=key, tls=tls) as client:
             return action(client) or 0

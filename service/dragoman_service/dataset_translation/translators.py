@@ -198,7 +198,7 @@ class ServerSpec:
 
 class _Server:
     def __init__(self, spec: ServerSpec, pause: Callable[[float], object] = time.sleep) -> None:
-        key = spec.api_key_file.read_text().strip() if spec.api_key_file else None
+        key = spec.api_key_file.read_text("utf-8-sig").strip() if spec.api_key_file else None
         self._client = TranslationClient(spec.target, timeout_s=_CALL_TIMEOUT_S, api_key=key, tls=spec.tls)
         self._spec, self._pause = spec, pause
 

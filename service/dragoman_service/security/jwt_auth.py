@@ -34,7 +34,7 @@ class KeySet:
     def __init__(self, content: bytes) -> None:
         """Parse a JWK Set; ValueError if it is invalid, or without a usable key, or with a key that is too short."""
         try:
-            keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
+            keys = jwt.PyJWKSet.from_json(content.decode("utf-8-sig")).keys
             self._keys = {
                 key.key_id: key
                 for key in keys

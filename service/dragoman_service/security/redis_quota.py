@@ -106,7 +106,7 @@ class RedisBuckets:
 
 def _client(content: bytes, path: Path, timeout_s: float) -> Redis:
     try:
-        (url,) = content.decode("utf-8").split()
+        (url,) = content.decode("utf-8-sig").split()
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_MAX_CONNECTIONS,

@@ -220,7 +220,7 @@ def _certificates(setting: str, paths: Mapping[str, Path], contents: Mapping[str
     try:
         return x509.load_pem_x509_certificates(contents[setting])
     except ValueError as error:
-        raise ConfigError(setting, str(paths[setting]), "PEM certificates") from error
+        raise ConfigError(setting, str(paths[setting]), "PEM certificates, without a byte order mark") from error
 
 
 def _check_pair(key_pem: bytes, certificate: x509.Certificate, settings: TlsSettings) -> None:
@@ -228,7 +228,9 @@ def _check_pair(key_pem: bytes, certificate: x509.Certificate, settings: TlsSett
         key = load_pem_private_key(key_pem, password=None)
         is_pair = key.public_key() == certificate.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key is encrypted
-        raise ConfigError(_KEY, str(settings.private_key_file), "a PEM private key without a password") from error
+        raise ConfigError(
+            _KEY, str(settings.private_key_file), "a PEM private key without a password or a byte order mark"
+        ) from error
     if not is_pair:
         raise ConfigError(_KEY, str(settings.private_key_file), f"the key of {settings.certificate_file}")
 

@@ -48,7 +48,7 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "value", "expected"),
     [
-        ('version = "all"', "version", "all", "one of the keys versions, default_version, labels, scheduling, runtime"),
+        ('version = "all"', "version", None, "one of the keys versions, default_version, labels, scheduling, runtime"),
         ('versions = "latest:0"', "versions", "latest:0", "`all`, `latest:N` with N from 1 to 100, or a list"),
         ('versions = "latest:101"', "versions", "latest:101", "`latest:N` with N from 1 to 100"),
         ("versions = []", "versions", [], "a list of 1 to 100 versions"),
@@ -100,7 +100,7 @@ def test_model_settings_override_server_settings() -> None:
             0,
             "greater than or equal to 1",
         ),
-        ({"scheduling": {"threads": 2}}, "serving.toml: scheduling.threads", 2, "scheduling.num_workers"),
+        ({"scheduling": {"threads": 2}}, "serving.toml: scheduling.threads", None, "scheduling.num_workers"),
         ({"runtime": {"device": "tpu"}}, "serving.toml: runtime.device", "tpu", "'auto', 'cpu' or 'cuda'"),
         ({"scheduling": {"max_queue_segments": 1}}, "with serving.toml", 2048, "at most scheduling.max_queue_segments"),
     ],

@@ -1,3 +1,5 @@
+import argparse
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -5,6 +7,7 @@ import grpc
 import pytest
 import trustme
 
+from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
 from dragoman.client.credentials import TlsOptions, is_local
@@ -66,6 +69,19 @@ def test_credential_of_a_call_is_not_sent_unencrypted_to_another_machine(name: s
 @pytest.mark.parametrize("options", [{"is_plaintext_trusted": True}, {"tls": TlsOptions()}])
 def test_credential_may_be_sent_over_an_encrypted_connection(options: Any) -> None:
     TranslationClient("dragoman.example:50051", api_key=KEY, **options).close()
+
+
+@pytest.mark.parametrize("content", [f"{KEY}\r\n", f"\ufeff{KEY}"])
+def test_key_file_from_windows_is_read(content: str, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_target_flags(parser)
+    file = tmp_path / "shop.key"
+    file.write_text(content, encoding="utf-8")
+
+    def connect(_: str, *, api_key: str, **__: object) -> AbstractContextManager[str]:
+        return nullcontext(api_key)
+
+    assert call(parser.parse_args(["--api-key-file", str(file)]), connect, lambda key: int(key != KEY)) == 0
 
 
 @pytest.mark.parametrize("api_key", ["", "two words", "Schlüssel", "line\nbreak"])

@@ -58,6 +58,12 @@ def test_signed_token_is_accepted(key: Any, key_id: str, algorithm: str) -> None
     assert permissions(claims, SCOPES) == {Permission.TRANSLATE}
 
 
+def test_byte_order_mark_before_a_key_set_is_skipped() -> None:
+    content = json.dumps({"keys": [public_key("RS256", RSA_KEY, "rsa")]}).encode("utf-8-sig")
+
+    assert claims_of(token(), KeySet(content))["sub"] == "client-42"
+
+
 def test_single_key_needs_no_id() -> None:
     only = key_set(public_key("RS256", RSA_KEY, "rsa"))
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,6 +9,7 @@ from dragoman_service.errors import RateLimitedError
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import Charge, RateLimiter
+from dragoman_service.security.redis_quota import RedisBuckets
 from dragoman_service.security.shared_quota import RETRY_INTERVAL_S, SharedQuota
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock, SharedBuckets
@@ -52,6 +54,13 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(clock: ManualClock) -> SharedBuckets:
     return SharedBuckets(clock)
+
+
+def test_byte_order_mark_before_the_url_of_the_store_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "quota-store.url"
+    file.write_bytes(b"\xef\xbb\xbfredis://store.example:6379/0\r\n")
+
+    RedisBuckets(file, timeout_s=TIMEOUT_S, fail=pytest.fail)
 
 
 async def test_replicas_share_quotas(store: SharedBuckets, clock: ManualClock) -> None:

@@ -207,11 +207,8 @@ def load_library() -> Library:
 
     Raises BackendUnsupportedError if it is not installed, has another version than the service or cannot be loaded.
     """
-    path = os.environ.get(LIBRARY_VARIABLE)
-    if path is None:
-        path = _installed_library()
     try:
-        return Library(path)
+        return Library(os.environ.get(LIBRARY_VARIABLE) or _installed_library())
     except (OSError, AttributeError, EngineError) as error:
         raise BackendUnsupportedError(f"dragoman-native cannot be loaded: {error}") from error
 
