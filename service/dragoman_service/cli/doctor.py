@@ -213,7 +213,8 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 def _is_ready(host: str, port: int) -> bool:
     # A wildcard address is reached on the loopback address.
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))  # noqa: S104 - no address to bind
+    bare = host.strip("[]")
+    reachable = "127.0.0.1" if bare in {"0.0.0.0", "::"} else bare  # noqa: S104 - no address to bind
     connection = http.client.HTTPConnection(reachable, port, timeout=_PROBE_TIMEOUT_S)
     try:
         connection.request("GET", "/readyz")

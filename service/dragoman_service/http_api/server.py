@@ -164,12 +164,17 @@ class HttpServer:
 
 
 def listening_socket(host: str, port: int, *, setting: str) -> socket.socket:
-    """Listen on an address; ConfigError with the setting if it is not available."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    address = (host, port)
-    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    """Listen on an address; ConfigError with the setting if it is not available.
+
+    As gRPC does, `::` listens on IPv4 and IPv6, or on IPv4 if the system has no IPv6.
+    """
+    address = host.removeprefix("[").removesuffix("]")
+    if address == "::" and not socket.has_dualstack_ipv6():
+        address = "0.0.0.0"  # noqa: S104 - the settings have all interfaces
+    is_dual = ":" in address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        listening = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
+        listening = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
         expected = f"an available address ({error})"
         raise ConfigError(setting, f"{host}:{port}", expected) from error

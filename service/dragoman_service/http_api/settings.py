@@ -48,9 +48,9 @@ class HttpSettings(SettingsSection):
     """Address of the HTTP server: metrics, probes and the API as JSON. The limits on calls are those of `grpc`."""
 
     host: str = "127.0.0.1"
-    """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Metrics and probes are unencrypted and
-    open to every client that can connect. They accept no commands and contain load and model names, never texts, keys
-    or callers."""
+    """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv4 and IPv6. Metrics and probes are
+    unencrypted and open to every client that can connect. They accept no commands and contain load and model names,
+    never texts, keys or callers."""
 
     port: int = Field(default=9464, ge=0, le=65535)
     """TCP port; 0 selects a free port."""

@@ -1,6 +1,9 @@
 """Files of the image, Compose, Envoy and Kubernetes agree with each other and with the server."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from prometheus_client import CollectorRegistry
 
 from dragoman_service.config import Settings, load_settings
 from dragoman_service.errors import ConfigError
@@ -21,6 +25,7 @@ from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
 from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
+from tests.http_in_thread import monitoring_server
 from tests.unit.deploy.image_settings import DOCKERFILE, image_environment
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -209,6 +214,36 @@ def test_all_deployments_use_the_ports_of_the_image() -> None:
     assert [each["address"]["socket_address"]["port_value"] for each in endpoints] == [ports["grpc"], ports["http"]]
     assert endpoints[1]["health_check_config"]["port_value"] == ports["metrics"]
     assert [each["address"]["socket_address"]["port_value"] for each in listeners[:2]] == [ports["grpc"], ports["http"]]
+
+
+def python_health_checks() -> list[list[str]]:
+    """Return the arguments of Python in the health checks of the image and of the load test."""
+    (of_image,) = re.findall(r"^HEALTHCHECK .*\\\n    CMD (\[(?:.|\n)*?\])$", DOCKERFILE, re.MULTILINE)
+    return [json.loads(of_image.replace("\\\n", ""))[1:], SERVICES["load"]["healthcheck"]["test"][2:]]
+
+
+@pytest.mark.parametrize("arguments", python_health_checks())
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_health_check_ignores_proxy_variables(arguments: list[str], is_ready: bool) -> None:
+    """Docker puts the proxy variables of its configuration into containers."""
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+
+    with monitoring_server(CollectorRegistry(), is_ready=lambda: is_ready) as server:
+        environment = {**proxies, "DRAGOMAN_HTTP__METRICS_PORT": str(server.port)}
+        words = [word.replace("8089'", f"{server.port}/readyz'") for word in arguments]
+        checked = subprocess.run(
+            [sys.executable, *words], env=environment, stderr=subprocess.DEVNULL, check=False, timeout=10
+        )
+
+    assert (checked.returncode == 0) == is_ready
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_compose_health_check_with_a_command_ignores_proxy_variables(name: str) -> None:
+    words = SERVICES[name].get("healthcheck", {}).get("test", [])
+
+    assert "wget" not in words or words[2:4] == ["-Y", "off"]
+    assert "curl" not in words or words[2:4] == ["--noproxy", "*"]
 
 
 def test_image_does_not_start_without_credentials_of_callers() -> None:

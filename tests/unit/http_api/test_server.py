@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import make_app
-from dragoman_service.http_api.server import HttpServer
+from dragoman_service.http_api.server import HttpServer, listening_socket
 from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.observability.metrics import Metrics
 from tests.captured_logs import capture_logs
@@ -90,6 +90,23 @@ async def test_unavailable_port_is_a_config_error() -> None:
 
         with pytest.raises(ConfigError, match=rf"'http.port' is '127.0.0.1:{port}'"):
             HttpServer(HttpSettings(port=port), make_app([]))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+@pytest.mark.parametrize("host", ["::", "[::]"])
+def test_all_interfaces_are_ipv4_and_ipv6(host: str) -> None:
+    with listening_socket(host, 0, setting="http.port") as listening:
+        port = listening.getsockname()[1]
+
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port)).close()
+
+
+def test_all_interfaces_are_ipv4_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+
+    with listening_socket("::", 0, setting="http.port") as listening:
+        assert listening.family == socket.AF_INET
 
 
 @pytest.mark.parametrize("is_started", [False, True])
