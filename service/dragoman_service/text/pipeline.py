@@ -44,7 +44,7 @@ from dragoman_service.text.placeholders.protected_units import with_placeholders
 from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
 from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
-from dragoman_service.text.quotation import localized_quotation_mark
+from dragoman_service.text.quotation import localized_marks
 from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
@@ -237,14 +237,9 @@ class TextPipeline(TextPlanner):
 
     def _protected(self, unit: TextUnit, spans: Sequence[Span]) -> list[ProtectedSpan]:
         # Typographic quotation marks get the style of the target language, everything else stays.
-        found, num_marks = [], 0
-        for span in spans:
-            mark = unit.text[span.start : span.end]
-            language = self._request.target_language
-            target = localized_quotation_mark(mark, is_opening=num_marks % 2 == 0, target_language=language)
-            num_marks += target is not None
-            found.append(ProtectedSpan(span=span, kind=None, target=target))
-        return found
+        positions = [span.start for span in spans if span.end - span.start == 1]
+        localized = localized_marks(unit.text, positions, target_language=self._request.target_language)
+        return [ProtectedSpan(span=span, kind=None, target=localized.get(span.start)) for span in spans]
 
     def _with_prefix(self, attempt: "Attempt") -> TextPart | None:
         # The part with the first translation as prefix, up to the last missing placeholder, with all of them inserted.

@@ -28,6 +28,7 @@ _RANGE = re.compile(r"(?<!\d)(\d{1,20})([–—‒−])(\d{1,20})(?!\d)")
 _HYPHENATED = re.compile(r"(?<!\d)(\d{1,20})-(?=(\d{1,20})(?!\d))")
 _TIGHT_DASH = re.compile(r"(?<=[\w\ufffc])[–—](?=[\w\ufffc])")
 _ONE_SIDED_DASH = re.compile(r"(?<=[\w\ufffc])(?:[ \xa0][–—]|[–—][ \xa0])(?=[\w\ufffc])")
+_SPACE_IN_QUOTATION = re.compile(r'["“”„«»] (?=\w)')
 _SPANS = re.compile("[\ufffc ]{1,200}+(?=[^\ufffc ])")
 _COMMA_AFTER_SPANS = re.compile("( ?\ufffc[\ufffc ]{0,200}), ")
 _ANY_SPACE = frozenset(" \xa0\u202f\u2009")
@@ -69,6 +70,8 @@ def restored_quotes(source: str, target: str, *, target_language: str) -> str:
         target: its translation.
         target_language: BCP-47 tag. Languages without a table get the marks of the source.
     """
+    if _SPACE_IN_QUOTATION.match(target) and not _SPACE_IN_QUOTATION.match(source):
+        target = target[0] + target[2:]
     target = with_marks_of_language(source, target, target_language=target_language)
     target = _with_even_spaces(source, _restored_dashes(source, target, target_language))
     return target.replace("...", "…") if "…" in source and "..." not in source else target

@@ -44,6 +44,7 @@ _TYPOGRAPHIC_SINGLE = _TYPOGRAPHIC_SINGLE_OPENING | frozenset("’‛›』ʼ´"
 _QUOTE_OR_PRIME = re.compile('["″“”„‟«»〝〞「」]')
 _PRIME = re.compile(r"(?<=\d)'(?!\w)")
 _BEFORE_OPENING = frozenset("([{<-–—/|¿¡=:„“«‚‘‹'\"")
+_BEFORE_CLOSING = frozenset(".!?…")
 _MAX_OCCURRENCES = 16  # of a quoted text
 _MIN_RATIO, _MAX_RATIO = 0.4, 2.5  # of the lengths of a text and its translation
 
@@ -71,8 +72,10 @@ def missing_marks(source: str, target: str) -> list[tuple[Span, str]]:
         target: its translation with the same tokens.
     """
     old, new = quotation_marks(source), quotation_marks(target)
-    if len(old) == len(new) or not old or len(old) % 2:
+    if len(old) == len(new) or not old:
         return []
+    if len(old) % 2:
+        return [] if new or len(old) > 1 else _at_the_edge(source, target, old[0])
     pairs = [_Pair(start=start, end=end) for start, end in zip(old[::2], old[1::2], strict=True)]
     if any(source[pair.start + 1].isspace() or source[pair.end - 1].isspace() for pair in pairs):
         return []  # nested, or with spaces inside
@@ -105,6 +108,16 @@ def _around_copy(source: str, target: str, pair: _Pair, marks: Sequence[int]) ->
         yield start
     if end not in marks:
         yield end
+
+
+def _at_the_edge(source: str, target: str, position: int) -> list[tuple[Span, str]]:
+    # The only mark of a sentence, at its start or at its end: of a quotation of several sentences.
+    source, target = source.rstrip(), target.rstrip()
+    if position == 0 and target and not source[1:2].isspace():
+        return [(Span(start=0, end=0), '"')]
+    if position == len(source) - 1 and source[-2:-1] in _BEFORE_CLOSING and target[-1:] in _BEFORE_CLOSING:
+        return [(Span(start=len(target), end=len(target)), '"')]
+    return []
 
 
 def _occurrences(words: str, text: str) -> list[int]:
@@ -163,12 +176,21 @@ def _is_similar(length: int, other: int) -> bool:
     return length * _MIN_RATIO <= other <= length * _MAX_RATIO
 
 
-def localized_quotation_mark(mark: str, *, is_opening: bool, target_language: str) -> str | None:
-    """Return a typographic double quotation mark in the style of a language; None for another character."""
-    pairs = _quotes_of(target_language) if mark in _TYPOGRAPHIC_DOUBLE else None
+def localized_marks(text: str, positions: Sequence[int], *, target_language: str) -> dict[int, str]:
+    """Return the typographic double quotation marks at these positions of a text, in the style of a language.
+
+    A mark without a partner and between spaces is a symbol: it has no entry, as other characters.
+    """
+    pairs = _quotes_of(target_language)
     if pairs is None:
-        return None
-    return pairs.opening if is_opening else pairs.closing
+        return {}
+    localized: dict[int, str] = {}
+    is_open = False
+    for position in positions:
+        if text[position] in _TYPOGRAPHIC_DOUBLE and not _is_between_spaces(text, position):
+            is_open = _opens(text, position, is_open=is_open)
+            localized[position] = pairs.opening if is_open else pairs.closing
+    return localized
 
 
 def _quotes_of(language: str) -> _Quotes | None:
@@ -191,9 +213,11 @@ def _quotes_in(source: str) -> _Quotes:
 def _restored_doubles(source: str, target: str, pairs: _Quotes) -> str:
     if '"' not in target:
         return target
-    old = _QUOTE_OR_PRIME.findall(source)
+    marks = list(_QUOTE_OR_PRIME.finditer(source))
+    old = [mark[0] for mark in marks]
     if all(mark == '"' for mark in old):
         return target
+    symbols = {mark[0] for mark in marks if len(marks) % 2 and _is_between_spaces(source, mark.start())}
     positions = [match.start() for match in _QUOTE_OR_PRIME.finditer(target)]
     if len(positions) != len(old):
         if '"' in old or "″" in old:
@@ -201,13 +225,17 @@ def _restored_doubles(source: str, target: str, pairs: _Quotes) -> str:
         old = ["“"] * len(positions)
     result, copied_to, is_open = [], 0, False
     for position, mark in zip(positions, old, strict=True):
-        is_quote = mark not in {'"', "″"}
+        is_quote = mark not in {'"', "″"} and mark not in symbols
         if is_quote:
             is_open = _opens(target, position, is_open=is_open)
         if target[position] == '"' and mark != '"':
             result += [target[copied_to:position], (pairs.opening if is_open else pairs.closing) if is_quote else mark]
             copied_to = position + 1
     return "".join([*result, target[copied_to:]])
+
+
+def _is_between_spaces(text: str, position: int) -> bool:
+    return not text[position - 1 : position].strip() and not text[position + 1 : position + 2].strip()
 
 
 def _opens(text: str, position: int, *, is_open: bool) -> bool:

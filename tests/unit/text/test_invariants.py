@@ -113,6 +113,16 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
         ("Kosten: 5 €", "Costs: 5", "de-en"),
         ("a = b", "a b", "en-fr"),
         ("{name} is here", "name ist hier"),
+        ("We saw ” in", "Wir haben gesehen"),
+        ("We saw “ in", "Wir haben „ein“ gesehen"),
+        ('Use the " key.', "Verwenden Sie die Taste."),
+        ("The „ sign", "Das Zeichen"),
+        ("Das Zeichen » ist neu.", "The sign is new.", "de-en"),
+        ("Das Zeichen « ist neu.", "The sign is new.", "de-en"),
+        ("“Hello, my friend.", "Hallo, mein Freund."),
+        ("Der Hund ist hier.“", "The dog is here.", "de-en"),
+        ("He wrote ”love on the wall.", "Er schrieb Liebe an die Wand."),
+        ('He said "hello" and "bye.', 'Er sagte "hallo" und "tschüss".'),
     ],
     "name_changed": [
         ("Microsoft bought GitHub.", "Microsoft kaufte Git Hub."),
@@ -219,6 +229,12 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
 }
 
 PRESERVED: dict[str, list[tuple[str, ...]]] = {
+    "unpaired quotation marks": [
+        ("We saw ” in", "Wir sahen ” in"),
+        ("“Hello, my friend.", "„Hallo, mein Freund."),
+        ('A 15" screen', "Ein 15-Zoll-Bildschirm"),
+        ("He didn“t come.", "Er kam nicht."),
+    ],
     "content": [
         ("...", "..."),
         ("", ""),

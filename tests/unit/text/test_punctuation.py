@@ -82,6 +82,9 @@ def test_straight_quotes_become_those_of_the_target_language(language: str, expe
         ("He said “yes”.", 'Er sagte "ja".', "Er sagte „ja“."),
         ("“Yes,” he said, “now.”", '"Ja", sagte er, "jetzt".', "„Ja“, sagte er, „jetzt“."),
         ("“A” (“B”)", '"A" ("B")', "„A“ („B“)"),
+        ("We saw ” in", 'Wir sahen " in', "Wir sahen ” in"),
+        ("The « sign", 'Das Zeichen "', "Das Zeichen «"),
+        ("“Come in.", '" Komm.', "„Komm."),
         ("“A”–“B”", '"A"-"B"', "„A“-„B“"),
         ("»A« and »B«", '"A" und "B"', "„A“ und „B“"),
         ("“A” and “B”", 'nur "A"', "nur „A“"),  # other numbers

@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman_service.text.quotation import missing_marks
+from dragoman_service.text.quotation import localized_marks, missing_marks
 
 
 def _completed(source: str, target: str) -> str:
@@ -82,3 +82,42 @@ def test_a_surplus_mark_within_a_compound_is_removed(source: str, target: str) -
 )
 def test_marks_with_an_unclear_place_are_not_placed(source: str, target: str) -> None:
     assert missing_marks(source, target) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ('"Hello, my friend.', "Hallo, mein Freund.", '"Hallo, mein Freund.'),
+        ("“Hello, my friend.", "Hallo, mein Freund.", '"Hallo, mein Freund.'),
+        ('The dog is here."', "Der Hund ist hier.", 'Der Hund ist hier."'),
+        ("Der Hund ist hier.“", "The dog is here.", 'The dog is here."'),
+        ("Ist er hier?“ ", "Is he here?", 'Is he here?"'),
+        ('He said "hello.', "Er sagte hallo.", "Er sagte hallo."),
+        ("We saw ” in", "Wir sahen", "Wir sahen"),
+        ('" is a mark.', "ist ein Zeichen.", "ist ein Zeichen."),
+        ('He is "here"."', "Er ist hier.", "Er ist hier."),
+    ],
+)
+def test_the_mark_of_a_quotation_of_several_sentences_is_at_the_same_edge(
+    source: str, target: str, expected: str
+) -> None:
+    assert _completed(source, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ("We “saw” it", "de", {3: "„", 7: "“"}),
+        ("He said hello” yesterday.", "de", {13: "“"}),
+        ("He said “hello yesterday.", "de", {8: "„"}),
+        ("Das Zeichen » ist neu.", "en", {}),
+        ("We saw ”", "de", {}),
+        ('We "saw" it', "de", {}),
+        ("We “saw” it", "xx", {}),
+    ],
+)
+def test_protected_marks_have_the_style_of_the_target_language(
+    text: str, language: str, expected: dict[int, str]
+) -> None:
+    positions = [index for index, char in enumerate(text) if char in '"“”»']
+    assert localized_marks(text, positions, target_language=language) == expected

@@ -116,22 +116,28 @@ def quotation_marks(text: str) -> list[int]:
 def find_changed_quotation_marks(texts: Texts) -> Iterator[Violation]:
     """Yield the double quotation marks of the source if the target has fewer; the style may differ.
 
-    A surplus mark of the target is a violation only if it has no partner.
+    A surplus mark of the target is a violation only if it has no partner, or if a mark of the source has none.
     """
-    old = quotation_marks(texts.source)
-    if len(old) % 2:  # an odd mark is an apostrophe or a unit
+    old, new = quotation_marks(texts.source), quotation_marks(texts.target)
+    is_unpaired = len(old) % 2 == 1
+    if is_unpaired and any(_is_unit_or_apostrophe(texts.source, position) for position in old):
         return
-    new = quotation_marks(texts.target)
-    if len(new) >= len(old) and len(new) % 2 == 0:
+    if len(new) == len(old) or (len(new) > len(old) and not is_unpaired and len(new) % 2 == 0):
         return
     detail = f"{len(new)} quotation marks, {len(old)} in the source"
-    if len(new) < len(old):
+    if len(new) < len(old) or len(old) == 1:
         for position in old[:MAX_VIOLATIONS]:
             span = Span(start=position, end=position + 1)
             yield Violation(kind=WarningKind.SYMBOL_CHANGED, detail=detail, source=span, target=None)
     elif old:
         span = Span(start=new[-1], end=new[-1] + 1)
         yield Violation(kind=WarningKind.SYMBOL_CHANGED, detail=detail, source=None, target=span)
+
+
+def _is_unit_or_apostrophe(text: str, position: int) -> bool:
+    # `5" long`, and a mark within a word.
+    before, after = text[position - 1 : position], text[position + 1 : position + 2]
+    return (text[position] == '"' and before.isdigit()) or (before.isalnum() and after.isalnum())
 
 
 def find_changed_markup(texts: Texts) -> Iterator[Violation]:

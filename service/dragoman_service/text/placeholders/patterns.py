@@ -68,6 +68,7 @@ _TRAILING = frozenset(".,;:!?'\"*_~…“”„‟«»‹›‘’‚")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
 _XLIFF_TMX_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # placeholders of these formats
+_JOINED_BY_BAR = re.compile(r"(?:\|\w{1,64}+){1,8}+(?!\|)", re.ASCII)  # `C:/x|y`, not plural forms
 _NAME_OF_TAG = re.compile(r"</?([\w:.-]+)")
 
 
@@ -423,7 +424,10 @@ def _address(reader: TextReader, start: int, end: int) -> Container | None:
 
 def _path(reader: TextReader, start: int, end: int) -> Container | None:
     address = _address(reader, start, end)
-    return address if address and _is_path(reader.text[start : address.end]) else None
+    if address is None or not _is_path(reader.text[start : address.end]):
+        return None
+    joined = _JOINED_BY_BAR.match(reader.text, address.end)
+    return Container(end=joined.end()) if joined else address
 
 
 def _is_path(text: str) -> bool:

@@ -37,6 +37,8 @@ def found(text: str, *terms: Term, **options: object) -> list[str]:
         ("(see http://a.b/c_(d)), www.x.de.", ["http://a.b/c_(d)", "www.x.de"]),
         ("Write to a.b+c@x-y.org.", ["a.b+c@x-y.org"]),
         ("/usr/bin/env, ~/notes, ./a, src/main.py.", ["/usr/bin/env", "~/notes", "./a", "src/main.py"]),
+        ("C:/x|y and D:/data/new|old", ["C:/x|y", "D:/data/new|old"]),
+        ("/usr/bin/a|b|c is new", ["/usr/bin/a|b|c"]),
         (r"In C:\Windows\a.txt now", [r"C:\Windows\a.txt"]),
         (r"Der Ordner „C:\Temp“ und C:/Temp/a.", [r"C:\Temp", "C:/Temp/a"]),
         ("Siehe „https://a.example/b“, „~/x“ oder «/usr/bin».", ["https://a.example/b", "~/x", "/usr/bin"]),
