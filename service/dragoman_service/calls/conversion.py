@@ -115,17 +115,10 @@ def to_detect_language_response(
     detections: Iterable[Sequence[datatypes.DetectedLanguage]],
 ) -> pb.DetectLanguageResponse:
     """Return the message of the languages of each text."""
+    kind = pb.DetectedLanguage.DESCRIPTOR
     return pb.DetectLanguageResponse(
-        detections=[
-            pb.LanguageDetection(languages=[to_detected_language(language) for language in languages])
-            for languages in detections
-        ]
+        detections=[{"languages": [_to_fields(each, kind) for each in languages]} for languages in detections]
     )
-
-
-def to_detected_language(detected: datatypes.DetectedLanguage) -> pb.DetectedLanguage:
-    """Return the message of a language."""
-    return pb.DetectedLanguage(**_to_fields(detected, pb.DetectedLanguage.DESCRIPTOR))
 
 
 def to_list_models_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.ListModelsResponse:

@@ -68,7 +68,8 @@ def translate_blocks(
     is_own = not os.environ.get(ADDRESS_VARIABLE)
     if not is_own:
         _check_reachable(os.environ[ADDRESS_VARIABLE])
-    token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own and not _has_token() else {}
+    has_token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own and not has_token else {}
     for name, value in {**_ENVIRONMENT, **(_OWN_INSTANCE if is_own else {}), **token}.items():
         os.environ.setdefault(name, value)  # read when Ray is imported
     import ray  # noqa: PLC0415 - the import takes seconds and reads the environment
@@ -116,7 +117,3 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise DatasetError(ADDRESS_VARIABLE, address, f"the address of a running cluster ({error})") from error
-
-
-def _has_token() -> bool:
-    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from dragoman_service.bundle.files import MANIFEST_NAME
 from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.config import Settings, settings_of_model
 from dragoman_service.dataset_translation.output import TranslatedRow
-from dragoman_service.datatypes import Segment, SegmentResult, Translation
+from dragoman_service.datatypes import Translation
 from dragoman_service.decoding.offline import decode_segments
 from dragoman_service.errors import RequestError
 from dragoman_service.models.model import ModelState, full_name
@@ -149,7 +150,9 @@ class _Engine:
                 planned.append((index, translation_steps(pipeline, pipeline.plan())))
             except RequestError as error:
                 rows[index] = TranslatedRow(reason=error.description)
-        outcomes = translate_offline([steps for _, steps in planned], self._decoded)
+        outcomes = translate_offline(
+            [steps for _, steps in planned], partial(decode_segments, self._graph, batch_size=self._spec.batch_size)
+        )
         for (index, _), outcome in zip(planned, outcomes, strict=True):
             rows[index] = _row(outcome.translations[0])
         return rows
@@ -162,9 +165,6 @@ class _Engine:
             options=self._options,
         )
         return TextPipeline(request, model=self._model, search=self._search, has_attention=self._has_attention)
-
-    def _decoded(self, segments: list[Segment]) -> list[SegmentResult]:
-        return decode_segments(self._graph, segments, batch_size=self._spec.batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

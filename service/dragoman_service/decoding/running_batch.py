@@ -217,7 +217,7 @@ class RunningBatch:
         joining = BeamState(
             list(searches.values()),
             bos_id=self._vocabulary.bos_id,
-            target_rules=[self._target_rules(*each) if _has_rules(each[1]) else None for each in searches.items()],
+            target_rules=[self._target_rules(*each) for each in searches.items()],
             is_masked=np.array(is_masked),
         )
         if self._ids:
@@ -226,7 +226,10 @@ class RunningBatch:
             self._state = joining
         self._ids += searches
 
-    def _target_rules(self, segment_id: int, search: SearchConfig) -> TargetRules:
+    def _target_rules(self, segment_id: int, search: SearchConfig) -> TargetRules | None:
+        has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
+        if not (has_own or search.avoids_source):
+            return None
         source_ids = self._segments[segment_id].source_ids
         return TargetRules(search, vocabulary_size=self._vocabulary.size, source_ids=source_ids)
 
@@ -285,8 +288,3 @@ class RunningBatch:
             del self._segments[segment_id]
             self._load = None
             self._redecoder.forget(segment_id)
-
-
-def _has_rules(search: SearchConfig) -> bool:
-    has_own = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
-    return bool(has_own or search.avoids_source)

@@ -69,7 +69,11 @@ class GlossaryRepository:
         """
         entries = [entry for entry in fingerprint(self._directory) if entry[0].endswith(_SUFFIXES)]
         files = {name for name, *_ in entries}
-        glossaries = {name: old for name, old in self._glossaries.items() if files & _file_names(name)}
+        glossaries = {
+            name: old
+            for name, old in self._glossaries.items()
+            if not files.isdisjoint(name + suffix for suffix in _SUFFIXES)
+        }
         seen = {}
         for number, (name, *status) in enumerate(entries):
             fault = _reason_to_ignore(name, number, files)
@@ -117,10 +121,6 @@ class GlossaryRepository:
         pairs = ", ".join(f"{source} to {target}" for source, target in glossary.terms)
         limit = f"a glossary from {sources[0]} to {targets[0]}"
         raise InvalidFieldError("options.glossary", f"{name!r}, from {pairs}", limit)
-
-
-def _file_names(name: str) -> set[str]:
-    return {name + suffix for suffix in _SUFFIXES}
 
 
 def _reason_to_ignore(file: str, number: int, files: set[str]) -> str:

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
 
 from dragoman_service.datatypes import SegmentResult, StageTimings
 from dragoman_service.decoding.degeneration import EndedSegment
@@ -20,24 +19,12 @@ from dragoman_service.scheduling.admission import LatencyModel
 from dragoman_service.scheduling.admission_queue import QueuedSegment
 from dragoman_service.scheduling.result_cache import ResultCache
 from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput, Clock
+from dragoman_service.worker.supervisor import WorkerSupervisor
+from dragoman_service.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-
-class WorkerHandle(Protocol):
-    """A worker as the scheduler uses it: threads of this process, or a process of its own."""
-
-    def connect(self) -> "Connection[Any, Any]":
-        """Return a connection to a new batch; EngineError or OSError if that fails."""
-
-    def close(self, timeout_s: float) -> None:
-        """Free what the batches share; their connections are already closed."""
-
-    def kill(self, cause: str) -> bool:
-        """Kill a stuck worker with all of its batches; return False if that is not possible."""
-
-    def check_load(self) -> None:
-        """Raise EngineError if the warm-up takes too long, DrainingError if the server stops."""
+WorkerHandle = WorkerSupervisor | Worker  # a process of its own, or threads of this process
 
 
 class ConnectionPoller:

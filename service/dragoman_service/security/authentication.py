@@ -141,7 +141,7 @@ class Access:
     ) -> Callable[[], None]:
         """Charge a caller as `RateLimiter.take_tokens`; return the function that refunds the charges."""
         if self._callers is None:  # without quotas
-            return _no_refund
+            return lambda: None
         limits = self._callers.value.named(caller)
         return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, decode_cost=decode_cost))
 
@@ -263,10 +263,6 @@ def _api_key(credentials: Credentials) -> str:
     if others or scheme.lower() != "bearer" or not key.strip():
         raise UnauthenticatedError(f"send exactly one key, in {credentials.key_place}")
     return key.strip()
-
-
-def _no_refund() -> None:
-    pass
 
 
 @lru_cache(maxsize=_NUM_CACHED)

@@ -80,10 +80,6 @@ def _rejected(value: object, info: ValidationInfo) -> None:
         raise RequestError(_name(info), "not supported")
 
 
-def _lower(value: object) -> object:
-    return str(value).lower() if isinstance(value, str | bool) else value
-
-
 def _max_characters(info: ValidationInfo) -> int:
     context: Any = info.context
     return int(context["max_text_characters"])
@@ -98,7 +94,7 @@ Texts = Annotated[list[str], PlainValidator(_checked_texts)]
 """One or more texts; only their number, types and lengths are checked."""
 
 StringList = Annotated[list[str], Field(max_length=MAX_TEXTS), BeforeValidator(as_list)]
-AnyCase = BeforeValidator(_lower)
+AnyCase = BeforeValidator(lambda value: str(value).lower() if isinstance(value, str | bool) else value)
 Unsupported = Annotated[None, PlainValidator(_rejected)]
 JsonFormat = Annotated[Literal["json"], BeforeValidator(lambda value: str(value).partition(";")[0])]
 

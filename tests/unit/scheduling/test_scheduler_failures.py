@@ -20,6 +20,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, BatchReport, BatchStepOutput
+from dragoman_service.worker.worker import Worker
 from tests.background_loop import background_loop
 from tests.fakes import CACHE_BYTES, EOS, FlakyModel, ToyModel, make_segment
 from tests.mortal_worker import TIMEOUT_S, MortalWorker, begin, decode_here, joining
@@ -33,10 +34,11 @@ NUM_STOPPED = 30  # some of which are stopped by two threads in the same moment
 LARGE = 20_000  # source tokens: a report with their attention is larger than the buffer of a socket
 
 
-class ScriptedWorker:
+class ScriptedWorker(Worker):
     """Its only batch is played by the test."""
 
     def __init__(self) -> None:
+        super().__init__(ENDLESS)
         ours, theirs = socket.socketpair()
         self.connection: Connection[Any, Any] = Connection(theirs.detach())
         self._ends = [Connection(ours.detach())]

@@ -151,9 +151,6 @@ class EncodingModel:
     def _num_running(self) -> int:
         return sum([batch.num_segments > 0 for batch in self._living()])
 
-    def _has_one_running(self) -> bool:
-        return self._num_running() == 1
-
 
 def _placeholders(bundle: Bundle) -> tuple[Placeholder, ...]:
     # Reserved pieces are placeholders that no source contains.

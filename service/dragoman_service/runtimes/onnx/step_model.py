@@ -26,7 +26,7 @@ class OnnxStepModel(EncodingModel):
         """Return an empty running batch."""
         if memory := self._sessions.device_memory:
             return self._registered(DeviceStepBatch(self._sessions, memory))
-        return self._registered(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
+        return self._registered(OnnxStepBatch(self._sessions, is_alone=lambda: self._num_running() == 1))
 
 
 class OnnxStepBatch(CachingBatch[SegmentBuffers]):

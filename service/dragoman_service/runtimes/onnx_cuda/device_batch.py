@@ -6,6 +6,7 @@ not change. Padding segments are computed like others, and their results are ign
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -291,10 +292,7 @@ class _DeviceSteps:
         written = {name.replace(".", ".written."): array for name, array in pool_parts.items()}
         decode = memory.bind(self._decoder, inputs, {**results, **written})
         decode.set_sizes("num_candidates", [shape.num_candidates])
-
-        def read_log_probs() -> FloatArray:
-            return memory.download(results["log_probs"])
-
+        read_log_probs = partial(memory.download, results["log_probs"])
         return _BoundStep(
             shape=shape,
             update=update,
