@@ -321,11 +321,11 @@ def with_fake_model(settings: Settings, directory: Path) -> Settings:
 
 
 def write_fake_bundle(directory: Path) -> None:
-    """Write a bundle without a network for every pair of two-letter languages."""
+    """Write a bundle without a network for every pair of two-letter languages and traditional Chinese."""
     directory.mkdir(parents=True)
     graph = directory / _GRAPH
     graph.touch()
-    tags = sorted(tag for tag in map(str, Locale("en").languages) if len(tag) == 2)
+    tags = sorted([*(tag for tag in map(str, Locale("en").languages) if len(tag) == 2), "zh-Hant"])
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=MODEL_NAME,

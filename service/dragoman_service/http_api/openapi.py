@@ -11,7 +11,8 @@ from dragoman.option_ranges import OptionRange, field_range
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.http_api.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from dragoman_service.http_api.problem_details import HTTP_STATUSES, MEDIA_TYPE
-from dragoman_service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
+from dragoman_service.language_tags import LANGUAGE_TAG_PATTERN
+from dragoman_service.models.model import REFERENCE_PATTERN
 from dragoman_service.observability.usage import WARNINGS_KEY
 
 _SCALARS: Mapping[int, dict[str, Any]] = {

@@ -16,7 +16,8 @@ from xml.parsers import expat
 from dragoman.option_ranges import option_range
 from dragoman_service.bundle.files import read_file
 from dragoman_service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
-from dragoman_service.models.model import is_plain_name, language_lookup
+from dragoman_service.language_tags import check_language_tag, matching_tags
+from dragoman_service.models.model import is_plain_name
 from dragoman_service.models.serving import fingerprint
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import Term
@@ -50,6 +51,12 @@ class Glossary:
     terms: Terms
     matchers: Mapping[Pair, TermMatcher] = field(repr=False)
     modified_s: float  # modification time of the file, in Unix time
+
+    def find(self, source_language: str, target_language: str) -> Pair | None:
+        """Return the language pair of the glossary that matches two tags (`matching_tags`); None if there is none."""
+        sources = matching_tags(source_language, {source for source, _ in self.terms})
+        targets = matching_tags(target_language, {target for _, target in self.terms})
+        return next((pair for pair in itertools.product(sources, targets) if pair in self.terms), None)
 
 
 class GlossaryRepository:
@@ -108,18 +115,17 @@ class GlossaryRepository:
         return glossary
 
     def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
-        """Return the matcher for the terms of a language pair; tags are shortened as in `ModelRepository.resolve`.
+        """Return the matcher for the terms of a language pair; tags match as in `ModelRepository.resolve`.
 
         Raises GlossaryNotFoundError, or InvalidFieldError if the glossary does not have the language pair.
         """
         glossary = self.get(name)
-        sources = language_lookup("source_language", source_language)
-        targets = language_lookup("target_language", target_language)
-        for pair in itertools.product(sources, targets):
-            if matcher := glossary.matchers.get(pair):
-                return matcher
+        check_language_tag("source_language", source_language)
+        check_language_tag("target_language", target_language)
+        if pair := glossary.find(source_language, target_language):
+            return glossary.matchers[pair]
         pairs = ", ".join(f"{source} to {target}" for source, target in glossary.terms)
-        limit = f"a glossary from {sources[0]} to {targets[0]}"
+        limit = f"a glossary from {source_language} to {target_language}".lower()
         raise InvalidFieldError("options.glossary", f"{name!r}, from {pairs}", limit)
 
 
@@ -239,10 +245,12 @@ class _Concepts:
 
 
 def _tag(path: Path, place: str, language: str) -> str:
+    tag = language.strip().lower()
     try:
-        return language_lookup("language", language.strip())[0]
+        check_language_tag("language", tag)
     except InvalidFieldError as error:
         raise _fault(path, place, language[:_MAX_TERM_CHARACTERS], "a BCP-47 tag, such as `en`") from error
+    return tag
 
 
 def _check_term(path: Path, place: str, term: Term) -> None:

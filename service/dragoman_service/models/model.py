@@ -24,10 +24,7 @@ _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 REFERENCE_PATTERN = rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?"
 """Regular expression of `name`, `name/version` and `name@label`."""
 
-LANGUAGE_TAG_PATTERN = r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*"  # regular expression of a language tag
-
 _REFERENCE = re.compile(REFERENCE_PATTERN)
-_LANGUAGE_TAG = re.compile(LANGUAGE_TAG_PATTERN)
 _SHOWN_CHARACTERS = 40  # error messages show at most this much of a malformed value
 
 
@@ -84,15 +81,6 @@ def version_key(version: str) -> tuple[list[tuple[bool, int, str]], str]:
     """
     pieces = re.findall(r"\d+|[A-Za-z]+", version)
     return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in pieces], version
-
-
-def language_lookup(field: str, tag: str) -> list[str]:
-    """Return the model tags that match a BCP-47 tag: the tag in lower case, then its shortened forms."""
-    if not _LANGUAGE_TAG.fullmatch(tag):
-        raise _invalid(field, tag, "a BCP-47 tag, such as `en` or `pt-BR`")
-    subtags = tag.lower().split("-")
-    shortened = ["-".join(subtags[:length]) for length in range(len(subtags), 0, -1)]
-    return [shorter for shorter in shortened if shorter[-2:-1] != "-"]
 
 
 def _invalid(field: str, value: str, expected: str) -> InvalidFieldError:

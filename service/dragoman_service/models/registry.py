@@ -9,6 +9,7 @@ from typing import Self
 
 from dragoman_service.bundle.manifest import Languages, Manifest
 from dragoman_service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
+from dragoman_service.language_tags import check_language_tag, matching_tags
 from dragoman_service.models.model import (
     LanguageGroup,
     LoadedModel,
@@ -16,7 +17,6 @@ from dragoman_service.models.model import (
     ModelState,
     ModelStatus,
     full_name,
-    language_lookup,
     parse_reference,
     version_key,
 )
@@ -193,13 +193,13 @@ class ModelRegistry:
 
     def find(self, model: str, source_language: str, target_language: str) -> tuple[ModelVersionEntry, tuple[str, str]]:
         """Return the ready version for a request, and its language pair; raises as `resolve`."""
-        sources = language_lookup("source_language", source_language)
-        targets = language_lookup("target_language", target_language)
+        check_language_tag("source_language", source_language)
+        check_language_tag("target_language", target_language)
         if model:
             named = self._ready_entry(parse_reference(model))
-            _, pair = _find_pair([named], sources, targets)
+            _, pair = _find_pair([named], source_language, target_language)
             return named, named.languages.find(*pair) or pair
-        entries, pair = _find_pair(self._requestable(), sources, targets)
+        entries, pair = _find_pair(self._requestable(), source_language, target_language)
         entry = self._pair_default(entries)
         if entry is None:
             raise self._unavailable(entries)
@@ -207,14 +207,16 @@ class ModelRegistry:
 
     def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
         """Return the source languages of a target language; see `ModelRepository.source_languages`."""
-        targets = language_lookup("target_language", target_language) if target_language else ()
+        if target_language:
+            check_language_tag("target_language", target_language)
         entries = [self._ready_entry(parse_reference(model))] if model else self._requestable()
         available = [entry.languages for entry in entries]
+        targets = matching_tags(target_language, _lower_tags(available)[1]) if target_language else ()
         sources = {
             source
             for languages in available
             for source in languages.sources
-            if not targets or any(languages.find(source.lower(), target) for target in targets)
+            if not target_language or any(languages.find(source.lower(), target) for target in targets)
         }
         if not sources:
             raise ModelNotFoundError("target_language", target_language, _available_pairs(available, ()))
@@ -357,18 +359,27 @@ def language_groups(
 
 
 def _find_pair(
-    entries: Sequence[ModelVersionEntry], sources: Sequence[str], targets: Sequence[str]
+    entries: Sequence[ModelVersionEntry], source_language: str, target_language: str
 ) -> tuple[list[ModelVersionEntry], tuple[str, str]]:
     # Returns the entries that support the best matching pair, and the pair. The source language has precedence.
     available = [entry.languages for entry in entries]
-    for pair in product(sources, targets):
+    all_sources, all_targets = _lower_tags(available)
+    sources = matching_tags(source_language, all_sources)
+    for pair in product(sources, matching_tags(target_language, all_targets)):
         matching = [entry for entry, languages in zip(entries, available, strict=True) if languages.find(*pair)]
         if matching:
             return matching, pair
     spelled = {tag.lower(): tag for languages in available for tag in languages.sources}
-    known_sources = [spelled[source] for source in sources if source in spelled]
+    known_sources = [spelled[source] for source in sources]
     field = "target_language" if known_sources else "source_language"
-    raise ModelNotFoundError(field, f"{sources[0]} to {targets[0]}", _available_pairs(available, known_sources))
+    pair_name = f"{source_language} to {target_language}".lower()
+    raise ModelNotFoundError(field, pair_name, _available_pairs(available, known_sources))
+
+
+def _lower_tags(available: Iterable[Languages]) -> tuple[set[str], set[str]]:
+    # Source and target languages in lower case.
+    sides = [(languages.sources, languages.targets) for languages in available]
+    return {tag.lower() for tags, _ in sides for tag in tags}, {tag.lower() for _, tags in sides for tag in tags}
 
 
 def _available_pairs(available: Sequence[Languages], sources: Sequence[str]) -> tuple[str, ...]:

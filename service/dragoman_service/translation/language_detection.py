@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError
+from dragoman_service.language_tags import is_same_language, parse_language_tag
 from dragoman_service.translation.unicode_scripts import language_scripts, script_of, tag_scripts
 
 # All languages that a text may be in, the likeliest first; empty if the text has no letters.
@@ -69,7 +70,7 @@ _TAG_OR_ENTITY: Final = re.compile(r"<[^<>]*+>|&#?\w{1,32};")
 _WORD_CHARACTER: Final = re.compile(r"[^\W\d_]")
 
 # Labels of the model that differ from the language subtag.
-_LABELS: Final = {"nb": "no", "gn": "gug", "ki": "kik", "iw": "he", "cmn": "zh", "fil": "tl", "sh": "sr"}
+_LABELS: Final = {"gn": "gug", "ki": "kik", "fil": "tl"}
 _NOT_LANGUAGES: Final = {"zxx"}  # label of the model for texts without words
 
 _MODULE: Final = "py3langid.langid"
@@ -170,13 +171,6 @@ def common_language(languages: Iterable[DetectedLanguage | None]) -> DetectedLan
     return replace(first, confidence=sum(language.confidence for _, language in detected) / len(detected))
 
 
-def is_same_language(language: str, tag: str) -> bool:
-    """Return whether a detected language is that of a tag; false for tags with a script, which is not detected."""
-    subtag, *others = tag.lower().split("-")
-    label = language.partition("-")[0].lower()
-    return _LABELS.get(subtag, subtag) == _LABELS.get(label, label) and all(len(other) != 4 for other in others)
-
-
 def _source_language(
     candidates: Candidates, majority: tuple[str, bool], served: Collection[str], index: int, target_language: str
 ) -> DetectedLanguage:
@@ -219,7 +213,7 @@ def _served_tags(served: Collection[str], shares: Mapping[str, float]) -> dict[s
     # The served tags that fit the scripts of a text, by the label of the model.
     tags: dict[str, str] = {}
     for tag in sorted(served, key=lambda tag: (len(tag), tag)):
-        subtag = tag.partition("-")[0].lower()
+        subtag = parse_language_tag(tag).language
         label = _LABELS.get(subtag, subtag)
         if _fits(tag_scripts(tag, label), shares):
             tags.setdefault(label, tag)

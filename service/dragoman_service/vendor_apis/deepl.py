@@ -265,9 +265,10 @@ class DeepLApi(VendorApi):
         if _is_v2(context):
             return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
         source, target = (context.query.get(name, "") for name in ("source_lang", "target_lang"))
-        pair = _language_tag(source), _language_tag(target)
-        if pair not in glossary.terms:
-            raise GlossaryNotFoundError("source_lang", " to ".join(pair), tuple(map(" to ".join, glossary.terms)))
+        requested = _language_tag(source), _language_tag(target)
+        pair = glossary.find(*requested)
+        if pair is None:
+            raise GlossaryNotFoundError("source_lang", " to ".join(requested), tuple(map(" to ".join, glossary.terms)))
         entries = {"entries": _entries(glossary, pair), "entries_format": "tsv"}
         return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
 

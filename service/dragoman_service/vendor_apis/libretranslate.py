@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -48,11 +48,22 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
 """LibreTranslate's statuses instead of those below 500; all others become 400, except 404 for unknown paths."""
 
 
+_LANGUAGES: Mapping[str, str] = {"pb": "pt-BR", "zt": "zh-Hant"}
+"""LibreTranslate's names of languages."""
+
+
+def _language_tag(language: str) -> str:
+    return _LANGUAGES.get(language.lower(), language.replace("_", "-"))
+
+
+_Language = Annotated[str, AfterValidator(_language_tag)]
+
+
 class TranslationParameters(Parameters):
     """Parameters that `/translate` and `/translate_file` share."""
 
-    source: str
-    target: str
+    source: _Language
+    target: _Language
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(default=0, ge=0, lt=option_range("options.beam_size").maximum)
     api_key: str = ""

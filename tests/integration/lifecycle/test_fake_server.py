@@ -49,7 +49,7 @@ def post(ports: Ports, path: str, body: object) -> tuple[int, str | None, Any]:
 def test_any_language_pair_is_answered_over_grpc(client: TranslationClient) -> None:
     result = client.translate(["Hello. How are you?"], source_language="pt-BR", target_language="zh-Hant")
 
-    assert result[0].text == "[zh] Hello. [zh] How are you?"
+    assert result[0].text == "[zh-Hant] Hello. [zh-Hant] How are you?"
     assert result.model_name == "fake"
     assert [model.name for model in client.list_models()] == ["fake"]
 

@@ -4,7 +4,6 @@ from dragoman_service.errors import InvalidFieldError
 from dragoman_service.models.model import (
     ModelReference,
     check_label,
-    language_lookup,
     parse_reference,
     parse_version,
     version_key,
@@ -45,8 +44,3 @@ def test_versions_are_sorted_by_their_numbers() -> None:
     versions = ["2026.10.1", "1.0", "v2", "2026.9.30", "1.0-rc1", "10", "9", "1.0.1"]
 
     assert sorted(versions, key=version_key) == ["v2", "1.0", "1.0-rc1", "1.0.1", "9", "10", "2026.9.30", "2026.10.1"]
-
-
-def test_a_language_tag_is_shortened_from_its_end() -> None:
-    assert language_lookup("source_language", "zh-Hant-TW") == ["zh-hant-tw", "zh-hant", "zh"]
-    assert language_lookup("source_language", "de-x-foo") == ["de-x-foo", "de"]

@@ -90,7 +90,7 @@ def test_request_gets_the_latest_version_of_the_first_name_with_the_closest_tag(
             "target_language: en to fr-ca is not served here; available: en to de, fr to en, pt-br to de",
         ),
         ("big", "en", "de", "source_language: en to de is not served here; available: fr to en"),
-        ("brazil", "pt", "de", "source_language: pt to de is not served here; available: pt-br to de"),
+        ("brazil", "pt-PT", "de", "source_language: pt-pt to de is not served here; available: pt-br to de"),
     ],
 )
 def test_error_of_unknown_model_lists_the_available_ones(

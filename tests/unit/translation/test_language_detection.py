@@ -14,7 +14,6 @@ from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
     has_letters,
-    is_same_language,
     listed_candidates,
     source_languages,
 )
@@ -42,6 +41,8 @@ def _source(detector: LanguageDetector, text: str, served: set[str]) -> str | No
         (GERMAN, {"en-GB", "de-AT", "de"}, "de"),
         (FRENCH, {"de", "en", "fr"}, "fr"),
         ("你好,世界。今天天气很好。", {"zh", "zh-Hant", "ja", "en"}, "zh"),
+        ("Selamat pagi, nama saya Budi dan saya tinggal di Jakarta.", {"in", "en"}, "in"),
+        ("Magandang umaga po, kumusta po kayo ngayong araw?", {"fil", "en"}, "fil"),
         ("<p>" + GERMAN + "</p> https://example.org/an/english/path/with/many/words", {"en", "de"}, "de"),
         ('<a class="some english words to begin with">' * 60 + GERMAN, {"en", "de"}, "de"),
         (GERMAN + " " * 3000 + ENGLISH * 100, {"en", "de"}, "de"),
@@ -181,14 +182,6 @@ def test_text_in_the_target_language_is_accepted_if_the_caller_can_return_it_unc
     assert _chosen(dutch, _candidates(NL=0.1, en=0.12), target_language="nl") == ["nl", "nl"]
     with pytest.raises(InvalidFieldError, match=r"text 1 .* nl"):
         _chosen(SURE_ENGLISH, dutch, target_language="de")
-
-
-@pytest.mark.parametrize(
-    ("language", "tag", "is_same"),
-    [("no", "nb", True), ("pt", "PT-br", True), ("zh", "zh-Hant", False), ("de", "den", False)],
-)
-def test_detected_language_is_compared_with_a_tag(language: str, tag: str, is_same: bool) -> None:
-    assert is_same_language(language, tag) is is_same
 
 
 def undetected(*texts: str, **options: Any) -> TranslationRequest:
