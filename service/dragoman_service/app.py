@@ -189,17 +189,24 @@ class App:
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
-        """Reject new calls and answer the admitted ones; return False if the drain timeout expires first."""
+        """Answer all accepted calls, and send clients to other servers; return False if the drain times out."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._stop_watching()
         self._set_ready(False)
-        await self._grpc.close()
-        if self._documents:
-            await self._documents.stop()
-        is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
-        if not is_drained:
+        for server in self._http:
+            server.drain()
+        try:
+            async with asyncio.timeout(self._settings.grpc.drain_timeout_s):
+                await self._grpc.drain()
+                if self._documents:
+                    await self._documents.stop()
+                await self._grpc.wait_until_answered()
+                for server in self._http:
+                    await server.wait_until_answered()
+        except TimeoutError:
             log.warning("drain timed out; unanswered requests get an error")
-        return is_drained
+            return False
+        return True
 
     async def stop(self) -> None:
         """Stop all components; unanswered calls get an error."""

@@ -26,8 +26,7 @@ class Proxy:
 
     async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_retries", 0)])
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=[("grpc.enable_retries", 0)])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -46,6 +45,16 @@ class Proxy:
         """Forward nothing more, without closing the connections."""
         self._forwards.clear()
 
+    @property
+    def port(self) -> int:
+        """Port of the proxy."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def forward_to(self, port: int) -> None:
+        """Forward new connections to another server, as a load balancer of connections does in a rollout."""
+        self._port = port
+
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(
             "127.0.0.1", self._port, local_addr=(self._from_address, 0)
@@ -62,3 +71,4 @@ class Proxy:
                 await self._forwards.wait()
                 writer.write(data)
                 await writer.drain()
+            writer.close()

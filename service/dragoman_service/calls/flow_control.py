@@ -17,7 +17,6 @@ import grpc
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import (
     DeadlineExceededError,
-    DragomanError,
     InvalidFieldError,
     OverloadedError,
     RateLimitedError,
@@ -136,7 +135,7 @@ class FairSemaphore:
 
 
 class ConcurrencyLimiter:
-    """Counts calls in progress and rejects calls while closed or full.
+    """Counts calls in progress and rejects calls while the server starts or is full.
 
     `maximum_concurrent_rpcs` of `grpc.aio` would queue calls instead of rejecting them.
     """
@@ -146,21 +145,16 @@ class ConcurrencyLimiter:
         self._calls = FairSemaphore("concurrent requests", total=max_concurrent, retry_after_s=self._retry_after_s)
         self._clock = clock
         self._mean_duration_s: float | None = None
-        self._rejection: DragomanError | None = StartingError()
-        self._is_closed = asyncio.Event()
-        self._is_closed.set()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._is_open = False
+        self._is_draining = asyncio.Event()
 
     def open(self) -> None:
         """Admit calls."""
-        self._rejection = None
-        self._is_closed.clear()
+        self._is_open = True
 
-    def close(self, rejection: DragomanError) -> None:
-        """Reject new calls with this error; calls in progress continue."""
-        self._rejection = rejection
-        self._is_closed.set()
+    def drain(self) -> None:
+        """End request streams; calls that the server has accepted are still admitted."""
+        self._is_draining.set()
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
@@ -168,13 +162,12 @@ class ConcurrencyLimiter:
 
         Raises:
             OverloadedError: if the limit is reached; the retry delay is the mean duration of recent calls.
-            DragomanError: the rejection, if closed.
+            StartingError: before `open`.
         """
-        if self._rejection is not None:
-            raise self._rejection.with_traceback(None)  # the error must not keep the frames of earlier calls
+        if not self._is_open:
+            raise StartingError
         self._calls.acquire()
         began_s = self._clock()
-        self._is_idle.clear()
         try:
             yield
         finally:
@@ -182,18 +175,10 @@ class ConcurrencyLimiter:
             duration_s = self._clock() - began_s
             mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
             self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED
-            if not self._calls.num_held:
-                self._is_idle.set()
 
-    async def wait_until_idle(self) -> None:
-        """Return when no call is in progress."""
-        await self._is_idle.wait()
-
-    async def wait_until_closed(self) -> DragomanError:
-        """Wait until new calls are rejected, and return the rejection."""
-        while self._rejection is None:
-            await self._is_closed.wait()
-        return self._rejection
+    async def wait_until_draining(self) -> None:
+        """Return when the drain begins."""
+        await self._is_draining.wait()
 
     def _retry_after_s(self) -> float:
         duration_s = _DEFAULT_DURATION_S if self._mean_duration_s is None else self._mean_duration_s

@@ -111,7 +111,7 @@ class GrpcSettings(SettingsSection):
     """Age at which a connection is closed after its open calls, so that clients spread over new replicas; 0: never."""
 
     drain_timeout_s: float = Field(default=30.0, ge=0, le=86400)
-    """Longest time to answer admitted requests after SIGTERM."""
+    """Longest time to answer accepted requests after SIGTERM."""
 
     def call_timeout_s(self, remaining_s: float | None) -> float:
         """Return the time limit of a call with this time until its deadline; None: no deadline."""

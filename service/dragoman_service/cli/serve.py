@@ -27,7 +27,8 @@ Serves all models of a directory over gRPC and HTTP.
 Settings come from flags, the environment (DRAGOMAN_GRPC__PORT=50051) and a TOML file, in this order of precedence.
 The defaults serve the bundled models. docs/reference/settings.md lists all settings.
 
-SIGTERM or SIGINT drains the server: it rejects new requests and answers admitted ones. A second signal stops it.
+SIGTERM or SIGINT drains the server: it sends clients to other servers and answers accepted requests. A second signal
+stops it.
 
 exit status: 0 after a complete drain, 1 if requests stayed unanswered or a model failed, 2 if a setting is invalid"""
 

@@ -10,9 +10,9 @@ from dragoman_service.calls.flow_control import ConcurrencyLimiter, ResourceLimi
 from dragoman_service.calls.handlers import Handlers
 from dragoman_service.calls.pipeline import RequestPipeline
 from dragoman_service.calls.settings import GrpcSettings
-from dragoman_service.errors import ConfigError, DrainingError
+from dragoman_service.errors import ConfigError
 from dragoman_service.grpc_api.health import ControlServices, Health
-from dragoman_service.grpc_api.servicer import CallCounter, GrpcExtension, Servicer
+from dragoman_service.grpc_api.servicer import GrpcExtension, Servicer
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
@@ -25,14 +25,12 @@ SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCR
 """Services of the API, without health and reflection."""
 
 _STOP_GRACE_S = 1.0  # for responses that are being sent; health watchers always use it up
+_MAX_ACCEPT_S = 0.2  # at the beginning of a drain, for calls that gRPC has received
 _NEVER_MS = 2**31 - 1  # infinity for gRPC
 
 
 class GrpcServer:
-    """Serves the API over gRPC.
-
-    Translation is rejected before `open` and after `close`; models are listed at any time.
-    """
+    """Serves the API over gRPC. Translation is rejected before `open`; models are listed at any time."""
 
     def __init__(
         self,
@@ -65,9 +63,8 @@ class GrpcServer:
             logs=logs,
             clock=clock,
         )
-        counter = CallCounter()
-        self._server = Server((counter,), _options(settings))
-        self._dropped_calls = DroppedCallCounter(lambda: counter.num_calls, metrics)
+        self._server = Server(_options(settings))
+        self._dropped_calls = DroppedCallCounter(lambda: self._server.num_accepted, metrics)
         Servicer(handlers, self.pipeline).add_to(self._server, extension)
         names = (*SERVICE_NAMES, *((extension.name,) if extension else ()))
         ControlServices(self._health, access, bounds).add_to(self._server, names)
@@ -97,18 +94,18 @@ class GrpcServer:
         self._limiter.open()
         self._health.set_serving(True)
 
-    async def close(self) -> None:
-        """Reject new calls; calls in progress continue."""
-        self._limiter.close(DrainingError())
+    async def drain(self) -> None:
+        """Close the port and ask clients to connect to another server (GOAWAY); accepted calls continue."""
+        self._server.accept_faster()
+        await self._dropped_calls.wait_until_accepted(_MAX_ACCEPT_S)
+        await self._server.close()
+        self._limiter.drain()
+        # Only now: clients that watch their connection must leave it before they learn that it has no server.
         self._health.set_serving(False)
 
-    async def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until every admitted call is answered; return False after the timeout."""
-        try:
-            await asyncio.wait_for(self._limiter.wait_until_idle(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+    async def wait_until_answered(self) -> None:
+        """Wait until every accepted call is answered."""
+        await self._server.wait_until_answered()
 
     async def stop(self) -> None:
         """Close the port, and cancel unfinished calls after a grace period."""

@@ -116,20 +116,6 @@ class Servicer:
         return request
 
 
-class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Counts the calls of all services."""
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None for an unknown method
-        """Return the handler of a method."""
-        self.num_calls += 1
-        return await continuation(handler_call_details)
-
-
 def register(server: grpc.aio.Server, service: str, handlers: Mapping[str, Any]) -> None:
     """Register the handlers of a service by the names of their methods."""
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

@@ -22,7 +22,7 @@ from dragoman_service.calls.conversion import parse_message
 from dragoman_service.calls.handlers import Handler
 from dragoman_service.calls.pipeline import Call, RequestPipeline, ResponseStream
 from dragoman_service.calls.policy import STREAM_REQUEST
-from dragoman_service.errors import DragomanError, IdleError, RequestError
+from dragoman_service.errors import DrainingError, IdleError, RequestError
 from dragoman_service.threads import retrieve_exception
 
 _ID_NUMBER = pb.TranslateRequest.REQUEST_ID_FIELD_NUMBER
@@ -60,22 +60,22 @@ class RequestStream(ResponseStream):
     async def answer_all(self, _no_request: bytes) -> None:
         """Answer all requests until the caller has half-closed and the last request is answered.
 
-        Reading pauses at `max_stream_requests` unanswered requests. If this is cancelled or fails, unanswered requests
-        are cancelled.
+        Reading pauses at `max_stream_requests` unanswered requests, and ends when the server drains. If this is
+        cancelled or fails, unanswered requests are cancelled.
 
         Raises:
             IdleError: if no request arrives in time while none is unanswered.
-            DragomanError: the rejection of new requests, after unanswered requests have been answered.
+            DrainingError: if the server drains, after every request that was read has been answered.
         """
-        rejection = asyncio.create_task(self._pipeline.limiter.wait_until_closed())
+        draining = asyncio.create_task(self._pipeline.limiter.wait_until_draining())
         try:
-            while not self._is_over(rejection):
-                if self._reading is None and not self._is_half_closed and len(self._unanswered) < self._max_unanswered:
+            while not self._is_over(draining):
+                if self._may_read and not draining.done():
                     self._reading = asyncio.create_task(self.read())
                     self._reading.add_done_callback(retrieve_exception)
-                waiting = {*self._unanswered, rejection, *([self._reading] if self._reading else [])}
-                if rejection.done():
-                    waiting.remove(rejection)
+                waiting = {*self._unanswered, *([self._reading] if self._reading else [])}
+                if not draining.done():
+                    waiting.add(draining)
                 idle_timeout_s = None if self._unanswered else self._idle_timeout_s
                 done, _ = await asyncio.wait(waiting, timeout=idle_timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -87,20 +87,24 @@ class RequestStream(ResponseStream):
                     self._start(self._reading.result())
                     self._reading = None
         finally:  # the read must not be cancelled; it ends with the call
-            for unfinished in (rejection, *self._unanswered):
+            for unfinished in (draining, *self._unanswered):
                 unfinished.cancel()
-            await asyncio.gather(rejection, *self._unanswered, return_exceptions=True)
+            await asyncio.gather(draining, *self._unanswered, return_exceptions=True)
 
     async def read(self) -> Any:
         """Return the next serialized request, or `grpc.aio.EOF` after a half-close. Must not be cancelled."""
         self.has_begun = True
         return await self.call.transport.read()
 
-    def _is_over(self, rejection: "asyncio.Task[DragomanError]") -> bool:
+    @property
+    def _may_read(self) -> bool:
+        return self._reading is None and not self._is_half_closed and len(self._unanswered) < self._max_unanswered
+
+    def _is_over(self, draining: "asyncio.Task[None]") -> bool:
         if self._unanswered:
             return False
-        if rejection.done() and not self._is_half_closed:
-            raise rejection.result()
+        if draining.done() and not self._is_half_closed:
+            raise DrainingError
         return self._is_half_closed
 
     def _start(self, raw_request: Any) -> None:

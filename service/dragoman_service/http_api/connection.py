@@ -71,6 +71,8 @@ class HttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.opening: asyncio.Task[None] | None = None
         self.is_opening = False  # whether the event loop owns the socket
         self.is_ended = False
+        self.is_draining = False  # whether the next response is the last one
+        self.is_late = False  # opened after the beginning of a drain
         self.disconnected = asyncio.Event()  # set when the client of the current request has disconnected
         self.write_timeout_s = settings.request_timeout_s  # longest time in which the client does not read
         self._settings = settings
@@ -247,14 +249,15 @@ class HttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, self._closing_after_early_response(cycle, app))  # type: ignore[arg-type]
+        super()._start_asgi_task(cycle, self._closing(cycle, app))  # type: ignore[arg-type]
 
-    def _closing_after_early_response(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
-        # Adds `Connection: close` to a response that starts before the request has ended.
+    def _closing(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+        # Adds `Connection: close` to a response that starts before the request has ended, or while the server drains.
 
         async def run(scope: Scope, receive: Receive, send: Send) -> None:
             async def send_message(message: Message) -> None:
-                if message["type"] == "http.response.start" and cycle.more_body:
+                is_last = cycle.more_body or (self.is_draining and not self.pipeline)
+                if message["type"] == "http.response.start" and is_last:
                     self._is_last_response = True
                     cycle.keep_alive = False  # adds the header
                     await send(message)

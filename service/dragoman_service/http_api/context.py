@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from dragoman_service.calls.settings import GrpcSettings
-from dragoman_service.errors import InvalidFieldError, RequestError
+from dragoman_service.errors import DrainingError, InvalidFieldError, RequestError
 from dragoman_service.translation.settings import MAX_FORM_FIELDS
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -108,8 +108,11 @@ class HttpContext:
         """Check the size of the headers, and set the deadline.
 
         Raises:
+            DrainingError: if the connection was opened after the beginning of a drain.
             InvalidFieldError: if the headers are too large or the deadline is invalid.
         """
+        if self._scope["state"]["connection"].is_late:
+            raise DrainingError
         num_bytes = sum(len(name) + len(value) + 32 for name, value in self._headers)
         if num_bytes > self._settings.max_metadata_bytes:
             self.http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -67,6 +67,7 @@ class HttpServer:
         self._read_buffer = memoryview(bytearray(READ_BYTES))
         self._connections: dict[HttpConnection, None] = {}  # oldest first
         self._is_empty = asyncio.Event()
+        self._is_draining = False
         self._retry: asyncio.TimerHandle | None = None
         self._socket = listening_socket(settings.host, settings.port, setting=setting)
         self.port: int = self._socket.getsockname()[1]
@@ -75,6 +76,20 @@ class HttpServer:
         """Accept connections."""
         # loop.sock_accept() raises InvalidStateError if it is cancelled when a connection arrives.
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    def drain(self) -> None:
+        """Close each connection after its next response, and let the API reject requests of new connections.
+
+        Idle connections stay open, because closing them would race with the next request.
+        """
+        self._is_draining = True
+        for connection in self._connections:
+            connection.is_draining = True
+
+    async def wait_until_answered(self) -> None:
+        """Wait until every request that has arrived is answered."""
+        while self._state.tasks:
+            await asyncio.wait(self._state.tasks)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Close the port, and the connections after a grace period for their requests."""
@@ -125,6 +140,7 @@ class HttpServer:
             read_buffer=self._read_buffer,
             forget=self._forget,
         )
+        connection.is_draining = connection.is_late = self._is_draining
         self._connections[connection] = None
         connection.opening = asyncio.create_task(self._opened(connection, accepted))
 

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
-from dragoman.client.errors import DeadlineExceededError, DrainingError, StartingError
+from dragoman.client.errors import DeadlineExceededError, StartingError
 from dragoman.client.request import DecodingOptions
 from tests.integration.running_server import RunningServer, listening_server, running_server
 from tests.unit.proto.scripted_server import EN_DE
@@ -67,16 +67,12 @@ async def test_draining_replica_is_skipped(tiny_model: Path) -> None:
     assert [len(result) for result in results] == [1] * 6
 
 
-async def test_starting_and_draining_servers_raise_their_errors(tiny_model: Path) -> None:
+async def test_starting_server_raises_its_error(tiny_model: Path) -> None:
     async with (
         listening_server(tiny_model) as server,
         AsyncTranslationClient(server.target, channel=ONE_ATTEMPT) as client,
     ):
         with pytest.raises(StartingError):
-            await client.translate(["A man."], **EN_DE)
-        await server.app.load()
-        await server.app.drain()
-        with pytest.raises(DrainingError):
             await client.translate(["A man."], **EN_DE)
 
 

@@ -100,10 +100,9 @@ async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer
     drain = asyncio.ensure_future(server.app.drain())
     await server.until_sample(0, "dragoman_ready")
 
-    error = await refusal(server.translate("A man."))
-    assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
-    assert await health_of_all(server) == {NOT_SERVING}
-    assert (await server.get("/readyz"))[0] == 503
+    # The port is closed, or the call crosses GOAWAY.
+    assert (await refusal(server.translate("A man."))).code in {"UNAVAILABLE", "CANCELLED"}
+    assert [(await server.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert not drain.done()
     server.model.resume()
     assert await drain

@@ -1,11 +1,9 @@
 """The limit of concurrent requests. `tests/unit/grpc_api/test_servicer.py` tests the pipeline around a method."""
 
-import asyncio
-
 import pytest
 
 from dragoman_service.calls.flow_control import ConcurrencyLimiter
-from dragoman_service.errors import DragomanError, DrainingError, OverloadedError, StartingError
+from dragoman_service.errors import DragomanError, OverloadedError, StartingError
 from tests.fakes import ManualClock
 
 
@@ -21,25 +19,16 @@ def rejection(limiter: ConcurrencyLimiter) -> DragomanError:
     return caught.value
 
 
-def test_new_limiter_rejects_calls_and_the_error_keeps_no_earlier_frames() -> None:
-    limiter = ConcurrencyLimiter(max_concurrent=1)
-    depths = set()
-
-    for _ in range(3):
-        with pytest.raises(StartingError) as caught, limiter.admitted():
-            pass
-        depths.add(len(caught.traceback))
-
-    assert len(depths) == 1
+def test_limiter_rejects_calls_before_the_models_are_loaded() -> None:
+    assert isinstance(rejection(ConcurrencyLimiter(max_concurrent=1)), StartingError)
 
 
-def test_closed_limiter_keeps_admitted_calls() -> None:
-    limiter = open_limiter(2)
+def test_draining_limiter_admits_calls_that_the_server_has_accepted() -> None:
+    limiter = open_limiter()
+    limiter.drain()
 
     with limiter.admitted():
-        limiter.close(DrainingError())
-
-        assert isinstance(rejection(limiter), DrainingError)
+        assert isinstance(rejection(limiter), OverloadedError)
 
 
 def test_failed_call_frees_its_slot() -> None:
@@ -49,17 +38,6 @@ def test_failed_call_frees_its_slot() -> None:
 
     with limiter.admitted():
         assert str(rejection(limiter)).startswith("limit of 1 concurrent requests reached (1 in use)")
-
-
-async def test_limiter_is_idle_before_the_first_and_after_the_last_call() -> None:
-    limiter = open_limiter(2)
-    await limiter.wait_until_idle()
-    with limiter.admitted(), limiter.admitted():
-        waiting = asyncio.ensure_future(limiter.wait_until_idle())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-
-    await waiting
 
 
 @pytest.mark.parametrize(
@@ -77,14 +55,3 @@ def test_retry_delay_is_the_bounded_mean_duration_of_calls(durations_s: list[flo
 
     assert isinstance(error, OverloadedError)
     assert error.retry_after_s == expected_s
-
-
-async def test_wait_until_closed_returns_the_rejection() -> None:
-    limiter = open_limiter()
-    waiting = asyncio.create_task(limiter.wait_until_closed())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-
-    limiter.close(DrainingError())
-
-    assert isinstance(await waiting, DrainingError)
