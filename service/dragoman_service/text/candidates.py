@@ -60,6 +60,7 @@ class CandidateReader:
     source_language: str
     target_language: str
     spells: Callable[[str], bool]
+    is_word: Callable[[str], bool]
     is_compared: bool = True  # whether translations are compared with their sources
     keeps_start: bool = False  # whether the caller has fixed the start of translations
 
@@ -145,6 +146,7 @@ class CandidateReader:
             source_language=self.source_language,
             target_language=self.target_language,
             spells=self.spells,
+            is_word=self.is_word,
         )
         return tuple(find_violations(texts))
 

@@ -80,7 +80,7 @@ def is_in_capitals(text: str) -> bool:
         if word in casing_words.SPELLINGS:
             continue
         base = _PARTS.split(word, maxsplit=1)[0] if len(word) > 3 else word
-        if len(word) >= 3 and not _is_acronym(base, "") and not _is_plural_acronym(base):
+        if len(word) >= 3 and not is_acronym(base, "") and not _is_plural_acronym(base):
             num_possible += 1
             if len(word) >= 4 or num_possible >= 2:
                 return True
@@ -283,7 +283,7 @@ class _SentenceCase:
             base == "I" or _is_plural_acronym(base) or (base == "US" and word.before == "the")
         ):
             return True
-        return _is_acronym(base, self._subtag)
+        return is_acronym(base, self._subtag)
 
     def _is_capitalized(self, base: str, word: _Word) -> bool:
         if self._subtag == "de":
@@ -360,8 +360,8 @@ def _is_english_i(word: str, subtag: str) -> bool:
     return subtag == "en" and _PARTS.split(word, maxsplit=1)[0] == "I"
 
 
-def _is_acronym(word: str, subtag: str) -> bool:
-    """Return whether a word in capitals is an acronym or a Roman numeral; an empty language stands for all of them."""
+def is_acronym(word: str, subtag: str) -> bool:
+    """Return whether a word in capitals is an acronym or a Roman numeral; an empty language stands for all."""
     is_english_or_german = subtag in {"", "en", "de"}
     if word in casing_words.ACRONYMS or (is_english_or_german and word in casing_words.ENGLISH_AND_GERMAN_ACRONYMS):
         return True

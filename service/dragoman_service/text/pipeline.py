@@ -210,6 +210,7 @@ class TextPipeline(TextPlanner):
             source_language=request.source_language,
             target_language=request.target_language,
             spells=self._tokenizer.spells,
+            is_word=self._tokenizer.is_one_token,
             is_compared=self._tokenizer.is_of_translations,
             keeps_start=self._has_prefix,
         )

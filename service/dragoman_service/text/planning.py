@@ -197,6 +197,7 @@ class TextPlanner:
         kinds = enabled_kinds(protection)
         self._has_escapes = ProtectedKind.ESCAPE in kinds
         self._has_accelerators = ProtectedKind.ACCELERATOR in kinds
+        self._has_tags = ProtectedKind.TAG in kinds
         compiled = compile_protection(protection, request.options.terms, glossary)
         number_format = request.options.number_format or NumberFormat.LOCALIZED
         of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
@@ -266,7 +267,11 @@ class TextPlanner:
         if self._options.format is TextFormat.PLAIN:
             units = [
                 plain_unit(
-                    text, has_escapes=self._has_escapes, has_accelerators=self._has_accelerators, check=self._check
+                    text,
+                    has_escapes=self._has_escapes,
+                    has_accelerators=self._has_accelerators,
+                    has_tags=self._has_tags,
+                    check=self._check,
                 )
             ]
         elif self._options.format is TextFormat.MARKDOWN:

@@ -25,6 +25,9 @@ _PROTECTED = frozenset(
 )
 
 _WORD = re.compile(r"[^\W\d_]+")
+_BEFORE_NUMBER = re.compile(r"(?<![\w-])(?:[A-ZÄÖÜ]{2,8} )?(?:\d{1,20}-){0,4}\Z")
+_AFTER_NUMBER = re.compile(r"(?:-\d{1,20}){1,4}(?!\w)")
+_MAX_NUMBER = 64
 _NO_REPEAT_SIZE = 3  # a search that must not copy its source tends to repeat itself
 
 
@@ -118,6 +121,8 @@ def _spans(source: str, candidate: Candidate) -> tuple[Span, ...]:
         if each.kind is WarningKind.SYMBOL_CHANGED and each.source is not None:
             symbol = re.escape(source[each.source.start : each.source.end])
             spans += (Span(start=match.start(), end=match.end()) for match in re.finditer(symbol, source))
+        elif each.kind is WarningKind.NUMBER_CHANGED and each.source is not None:
+            spans.append(_whole_number(source, each.source))
         elif each.kind in _PROTECTED and each.source is not None:
             spans.append(each.source)
     if any(each.kind is WarningKind.NUMBER_CHANGED and each.source is None for each in candidate.violations):
@@ -129,3 +134,11 @@ def _spans(source: str, candidate: Candidate) -> tuple[Span, ...]:
         else:
             merged.append(span)
     return tuple(merged)
+
+
+def _whole_number(source: str, span: Span) -> Span:
+    # With the acronym before the number and the numbers that a hyphen joins: `ISO 9001`, `PO 8313-39`.
+    before = _BEFORE_NUMBER.search(source, max(0, span.start - _MAX_NUMBER), span.start)
+    after = _AFTER_NUMBER.match(source, span.end)
+    start = before.start() if before and not source.isupper() else span.start
+    return Span(start=start, end=after.end() if after else span.end)

@@ -48,7 +48,7 @@ def candidate_of(
     is_finished: bool = True,
     **model_text: Any,
 ) -> Candidate:
-    reader = CandidateReader(source_language="en", target_language="de", spells=lambda _: True)
+    reader = CandidateReader(source_language="en", target_language="de", spells=lambda _: True, is_word=lambda _: True)
     part = part or plain_part(source, **model_text)
     return reader.read(source, part, make_hypothesis(target, is_finished=is_finished), target, links)
 
@@ -288,7 +288,13 @@ def test_sentence_begins_with_a_capital_like_its_source(
 ) -> None:
     keeps_start = options.get("keeps_start", False)
     part = replace(plain_part(source), begins_sentence=options.get("begins_sentence", True))
-    reader = CandidateReader(source_language="de", target_language="en", spells=lambda _: True, keeps_start=keeps_start)
+    reader = CandidateReader(
+        source_language="de",
+        target_language="en",
+        spells=str.isprintable,
+        is_word=str.isprintable,
+        keeps_start=keeps_start,
+    )
 
     candidate = reader.read(source, part, make_hypothesis(target), target, None)
 

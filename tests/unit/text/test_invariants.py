@@ -16,6 +16,7 @@ def _violations(source: str, target: str, languages: str = "en-de", *, unknown: 
         source_language=source_language,
         target_language=target_language,
         spells=lambda character: character not in unknown,
+        is_word=lambda word: word in {"not", "never"},
     )
     return find_violations(texts)
 
@@ -72,6 +73,7 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
         ("The room is closed.", "Der Raum 20 ist geschlossen."),
         ("802.11 is fast.", "LÄCH ist schnell."),
         ("It takes 7 minutes.", "Es dauert Minuten."),
+        ("PO 8313-39 ist da.", "PO 8313 39 is here.", "de-en"),
         ("It takes seven minutes.", "Es dauert 8 Minuten."),
         ("Um 12:30 Uhr", "At 12:50", "de-en"),
         ("at 7 pm", "um 20 Uhr"),
@@ -137,6 +139,17 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
         ("I like WordPress.", "Ich mag Wortpresse."),
         ("DeepMind is in London.", "Der tiefe Geist ist in London."),
         ("Wir nutzen OpenOffice.", "We use the open office.", "de-en"),
+        ("Der DAX fiel.", "The ice fell.", "de-en"),
+        ("Der DAX stieg um 2 Punkte.", "The BEX got at 2 points.", "de-en"),
+        ("Der TÜV prüft das Auto.", "The TAB checks the car.", "de-en"),
+        ("Die EZB senkt den Zins.", "The EVEN stuck the tins.", "de-en"),
+        ("We have sent you ISO 3435 today.", "Wir haben dir heute 3435 geschickt."),
+        ("The ZEW index rose.", "Der Index stieg."),
+        ("OPEC cut production.", "Ausschnitt der Produktion."),
+        ("Use PDFs only.", "Verwenden Sie nur Dateien."),
+        ("Die FDP verlor.", "The party lost.", "de-en"),
+        ("My GPS is broken.", "Mein Gerät ist kaputt."),
+        ("Das BAFÖG ist knapp.", "The BAG is short.", "de-en"),
     ],
     "address_changed": [
         ("See https://example.com/a now.", "Siehe https://example.com/b jetzt."),
@@ -229,6 +242,18 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
 }
 
 PRESERVED: dict[str, list[tuple[str, ...]]] = {
+    "acronyms": [
+        ("The NASA launched it.", "Die NASA startete es."),
+        ("Use PDFs only.", "Verwenden Sie nur PDF-Dateien."),
+        ("Der GDB-Server", "the gdb server", "de-en"),
+        ("Er fährt einen LKW.", "He drives a truck.", "de-en"),
+        ("Die EZB senkt den Zins.", "The ECB lowers the rate.", "de-en"),
+        ("The USA won.", "Die Vereinigten Staaten gewannen."),
+        ("It costs USD 5.", "Es kostet 5 US-Dollar."),
+        ("PRESS THE RED BUTTON", "ROTE TASTE"),
+        ("This is NOT good.", "Das ist nicht gut."),
+        ("You must NEVER do this.", "Du darfst das NIEMALS tun."),
+    ],
     "unpaired quotation marks": [
         ("We saw ” in", "Wir sahen ” in"),
         ("“Hello, my friend.", "„Hallo, mein Freund."),

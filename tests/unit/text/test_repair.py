@@ -67,6 +67,9 @@ def protected(source: str, *violations: Violation) -> list[str]:
     [
         (WarningKind.NUMBER_CHANGED, "We saw 3 dogs.", ["3"], ["3"]),
         (WarningKind.NUMBER_CHANGED, "From 10 to 2,000 men.", ["2,000", "10"], ["10", "2,000"]),
+        (WarningKind.NUMBER_CHANGED, "See ISO 3368 here.", ["3368"], ["ISO 3368"]),
+        (WarningKind.NUMBER_CHANGED, "He wrote PO 8313-39 down.", ["8313", "39"], ["PO 8313-39"]),
+        (WarningKind.NUMBER_CHANGED, "SEE PAGE 33 OF IT", ["33"], ["33"]),
         (WarningKind.IDENTIFIER_CHANGED, "Call get_user first.", ["get_user"], ["get_user"]),
         (WarningKind.IDENTIFIER_CHANGED, "Use GTX-780 here.", ["GTX-780"], ["GTX-780"]),
         (WarningKind.NAME_CHANGED, "We use GitHub daily.", ["GitHub"], ["GitHub"]),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from dragoman_service.datatypes import Span, WarningKind
+from dragoman_service.text.casing import is_acronym
 from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
 
 # Identifiers have one of: a digit next to a letter, an inner underscore, inner punctuation.
@@ -51,6 +52,22 @@ _ABBREVIATIONS = frozenset((
 ))
 # fmt: on
 
+_CAPITALS = re.compile(r"[A-ZÄÖÜ]{3}")
+# With a plural `s`, and with the number after it: `PDFs`, `ISO 9001`
+_ACRONYM = re.compile(r"(?<![\w-])(?P<word>[A-ZÄÖÜ]{3,8})(?: \d[\d./-]{0,20}(?<=\d)(?!\w)|s?(?!\w))")
+# fmt: off
+# Acronyms, keys and constants that are translated.
+_TRANSLATED_ACRONYMS = frozenset((
+    "USA", "UNO", "EZB", "ECB", "IWF", "IMF", "BIP", "GDP", "DDR", "GDR", "BRD", "FRG", "USSR", "UDSSR", "DSGVO",
+    "GDPR", "EUGH", "ECJ", "IGH", "ICJ", "EULA", "AIDS", "COVID", "HIV", "AKW", "EDV", "KFZ", "LKW", "PKW", "MWST",
+    "VAT", "ATM", "BMI", "EKG", "ECG", "PTSD", "ADHS", "ADHD", "DNA", "DNS", "UKW", "MEZ", "MESZ", "CET", "CEST",
+    "WLAN", "WIFI", "SMS", "FAQ", "ASAP", "AFK", "DIY", "RIP", "VIP", "CEO", "CFO", "CTO", "PIN", "RSVP", "OPNV",
+    "STRG", "CTRL", "UMSCHALT", "SHIFT", "ENTER", "EINGABETASTE", "ALT", "ENTF", "DEL", "ESC", "TAB", "EINFG",
+    "NULL", "TRUE", "FALSE", "JJJJ", "YYYY",
+    "EUR", "USD", "GBP", "CHF", "JPY", "CNY", "CZK", "PLN", "SEK", "NOK", "DKK", "CAD", "AUD", "RUB", "TRY", "INR",
+))
+# fmt: on
+
 _JOINED_BEFORE, _JOINED_AFTER = re.compile(r"\w[.:]\Z|[/\\@]\Z"), re.compile(r"[.:]\w|[/\\@]")
 
 _MAY_HAVE_ADDRESS = re.compile(r"://|www\.|@|[/\\]")
@@ -76,7 +93,10 @@ def find_changed_identifiers(texts: Texts) -> Iterator[Violation]:
 
 
 def find_changed_names(texts: Texts) -> Iterator[Violation]:
-    """Yield names that are not copied: with inner capitals, with initials, or with letters the model cannot spell."""
+    """Yield acronyms and names that are not copied.
+
+    A name has inner capitals, initials, or letters that the model cannot spell.
+    """
     unknown = frozenset[str]()
     if not texts.source.isascii():
         letters = (char for char in set(texts.source) if char > "\x7f" and char.isalpha())
@@ -85,6 +105,8 @@ def find_changed_names(texts: Texts) -> Iterator[Violation]:
         yield from _not_copied(texts, _names(texts, unknown), WarningKind.NAME_CHANGED)
     if "." in texts.source[:-1]:
         yield from _changed_initials(texts)
+    if _CAPITALS.search(texts.source) and not texts.source.isupper():
+        yield from _missing_acronyms(texts)
 
 
 def find_changed_addresses(texts: Texts) -> Iterator[Violation]:
@@ -206,6 +228,26 @@ def _changed_initials(texts: Texts) -> Iterator[Violation]:
                 source=Span(start=match.start(), end=match.start() + len(initials)),
                 target=None,
             )
+
+
+def _missing_acronyms(texts: Texts) -> Iterator[Violation]:
+    # Acronyms that the target has in no case. An ordinary word in capitals is translated.
+    folded: str | None = None
+    for match in islice(_ACRONYM.finditer(texts.source), MAX_VIOLATIONS):
+        word = match["word"]
+        folded = folded or texts.target.casefold()
+        if word.isupper() and word.casefold() not in folded and not _may_be_translated(word, texts):
+            span = Span(start=match.start(), end=match.end())
+            detail = f"{quoted(match[0])} is missing"
+            yield Violation(kind=WarningKind.NAME_CHANGED, detail=detail, source=span, target=None)
+
+
+def _may_be_translated(word: str, texts: Texts) -> bool:
+    source_language, target_language = map(primary_language, (texts.source_language, texts.target_language))
+    if word in _TRANSLATED_ACRONYMS:
+        added = {match["word"] for match in _ACRONYM.finditer(texts.target)}.difference(_WORD.findall(texts.source))
+        return all(each in _TRANSLATED_ACRONYMS or is_acronym(each, target_language) for each in added)
+    return not is_acronym(word, source_language) and any(map(texts.is_word, (word.lower(), word.capitalize())))
 
 
 def _addresses(text: str) -> Iterator[Span]:

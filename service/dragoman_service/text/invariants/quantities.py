@@ -25,6 +25,7 @@ _MULTIPLE = re.compile(
     re.IGNORECASE,
 )
 _RANGE = re.compile(r"(\d{1,9}(?:[.,]\d{1,9})*)\s?[-–]\s?(\d{1,9}(?:[.,]\d{1,9})*)")
+_HYPHENATED = re.compile(r"(?<![\w.,-])(\d{1,20})-(\d{1,20})(?![\w-]|[.,]\d)")
 _DATE = re.compile(r"(\d{1,4})[./-](\d{1,2})[./-](\d{1,4})\.?")
 
 
@@ -41,6 +42,7 @@ def find_changed_numbers(texts: Texts) -> Iterator[Violation]:
         missing, added = _without_same(missing, added, texts)
     if missing or added:
         missing, added = _without_unusual(missing, added, texts)
+    missing += _without_hyphen(texts)
     for number, (old, new) in enumerate(zip_longest(missing, added)):
         if number == MAX_VIOLATIONS:
             return
@@ -90,6 +92,14 @@ def _without_ranges(numbers: Sequence[NumberToken]) -> list[NumberToken]:
         else:
             parts.append(number)
     return parts
+
+
+def _without_hyphen(texts: Texts) -> Iterator[NumberToken]:
+    # `8313-39` as `8313 39`
+    if "-" in texts.source:
+        for match in _HYPHENATED.finditer(texts.source):
+            if f"{match[1]} {match[2]}" in texts.target and match[0] not in texts.target:
+                yield NumberToken(span=Span(start=match.start(), end=match.end()), text=match[0])
 
 
 def _digits(text: str) -> str:

@@ -50,6 +50,10 @@ def _can_spell_all(_: str) -> bool:
     return True
 
 
+def _is_word_of_none(_: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """A source and its target.
@@ -62,6 +66,7 @@ class Texts:
     source_language: str  # BCP-47 tag
     target_language: str
     spells: Callable[[str], bool] = _can_spell_all  # whether the vocabulary of the model has a character
+    is_word: Callable[[str], bool] = _is_word_of_none  # whether a word of the source is one token
 
 
 Invariant = Callable[[Texts], Iterator[Violation]]

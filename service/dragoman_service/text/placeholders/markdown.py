@@ -23,6 +23,7 @@ from dragoman.documents.markdown_reader import (
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units
 from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.superscripts import SUPERSCRIPT, superscript_codes, superscript_forms
 from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 
@@ -58,13 +59,14 @@ def markdown_units(text: str, *, placeholders: Placeholders, check: Check = neve
 
 
 def _units(text: str, placeholders: Placeholders, check: Check) -> Iterator[TextUnit]:
+    superscripts = superscript_forms(text)
     for block in read_blocks(text, {}, check):
         check()
         if block.kind == "html":
             yield from _html_units(text, block, placeholders, check)
         elif block.is_located:
             forms = CELL_FORMS if block.kind == "cell" else MARKDOWN_FORMS
-            yield from _Reader(text, placeholders, forms, check).read(block.parts)
+            yield from _Reader(text, placeholders, (*forms, *superscripts), check).read(block.parts)
         elif any(map(str.isalnum, block.content)):
             line = text.count("\n", 0, block.start) + 1
             raise MarkupError(f"a paragraph that cannot be located in line {line}")
@@ -112,8 +114,15 @@ class _Reader:
             return []
         builder = TextUnitBuilder(start=parts[0].start, placeholders=self._placeholders)
         parts = list(_with_elements(parts))
+        script_end = -1
         for index, part in enumerate(parts):
             self._check()
+            if part.kind == "html" and (script := SUPERSCRIPT.match(self._text, part.start)):
+                for span, character in superscript_codes(script):
+                    builder.add_escaped(character, span)
+                script_end = script.end()
+            if part.start < script_end:
+                continue
             is_word = part.kind == "image" and _is_within_sentence(parts, index)
             self._add(builder, part, is_word=is_word)
         unit = builder.build(Span(start=parts[0].start, end=parts[-1].end))

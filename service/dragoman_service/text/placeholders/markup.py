@@ -7,13 +7,14 @@ bounded number of times. Tests compare the trees that lexbor builds from message
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.markup_tokens import (
     PLACEHOLDER_TAGS,
     Copied,
+    Superscript,
     Tag,
     Text,
     Token,
@@ -21,6 +22,7 @@ from dragoman_service.text.placeholders.markup_tokens import (
     tokenize,
 )
 from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.superscripts import SUPERSCRIPT, superscript_codes, superscript_forms
 from dragoman_service.text.placeholders.text_units import MAX_DEPTH, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 
@@ -50,6 +52,8 @@ _SILENT = frozenset((
 ))
 
 _PREFORMATTED = frozenset(("pre", "textarea", "listing"))
+_NOTE = re.compile(r"\[?\d{1,3}\]?|[*†‡]")  # the mark of a note, in `<sup>` after a word
+_SCRIPTS = frozenset(("sub", "sup"))
 # fmt: on
 
 _RUN = re.compile(
@@ -70,8 +74,11 @@ def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: 
     if is_xml:
         _check_xml(text, check)
     tokens = list(tokenize(text, is_xml=is_xml, check=check))
+    forms = superscript_forms(text)
+    if forms or "</sup>" in text:
+        tokens = list(_with_superscripts(text, tokens, check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None
-    reader = _Reader(text, is_xml=is_xml, inline=inline, placeholders=placeholders, check=check)
+    reader = _Reader(text, is_xml=is_xml, inline=inline, forms=forms, placeholders=placeholders, check=check)
     for token in _collapsed(text, tokens, inline):
         check()
         reader.read(token)
@@ -151,6 +158,24 @@ def _closes(tag: Tag, following: Sequence[Token]) -> bool:
     return any(isinstance(token, Tag) and token.is_closing and token.name == tag.name for token in following)
 
 
+def _with_superscripts(text: str, tokens: Sequence[Token], check: Check) -> Iterator[Token]:
+    # The digits of a unit or a formula, and the mark of a note, with their tags, become one token.
+    index = 0
+    while index < len(tokens):
+        check()
+        token = tokens[index]
+        index += 1
+        if isinstance(token, Tag) and token.name in _SCRIPTS and _closes(token, tokens[index + 1 : index + 2]):
+            content, end = tokens[index], tokens[index + 1].end
+            is_script = SUPERSCRIPT.match(text, token.start) is not None
+            is_note = token.name == "sup" and _NOTE.fullmatch(text, content.start, content.end) is not None
+            if is_script or is_note:
+                yield Superscript(token.start, end) if is_script else Copied(token.start, end, is_word=True)
+                index += 2
+                continue
+        yield token
+
+
 def _touches_word(text: str, start: int, end: int) -> bool:
     return text[max(0, start - 1) : start].isalnum() or text[end : end + 1].isalnum()
 
@@ -169,7 +194,7 @@ def _inline_by_content(text: str, tokens: Sequence[Token], check: Check) -> froz
             parent_of.append((token.start, parents[-1]))
             if not token.is_empty:
                 parents.append(token.start)
-        elif not isinstance(token, Text):
+        elif isinstance(token, Copied):
             has_text.update(parents[-1:] if token.is_word else ())
         elif not text[token.start : token.end].isspace():
             has_text.add(parents[-1])
@@ -185,6 +210,7 @@ class _Reader:
     text: str
     is_xml: bool
     inline: frozenset[int] | None  # starts of the inline tags; None decides by their names
+    forms: tuple[tuple[str, str], ...]  # of superscripts
     placeholders: Placeholders
     check: Check
 
@@ -198,6 +224,11 @@ class _Reader:
         """Process the next token."""
         if isinstance(token, Text):
             self._read_text(token)
+        elif isinstance(token, Superscript):
+            if match := SUPERSCRIPT.match(self.text, token.start):
+                for span, character in superscript_codes(match):
+                    self._begin(token.start).add_escaped(character, span)
+            self._end = token.end
         elif isinstance(token, Copied):
             span = Span(start=token.start, end=token.end)
             if token.is_word:
@@ -260,7 +291,7 @@ class _Reader:
     def _add_unit(self, builder: TextUnitBuilder, source: Span) -> None:
         unit = builder.build(source)
         if any(map(str.isalnum, unit.text)):
-            self._units.append(unit)
+            self._units.append(replace(unit, escaped_forms=self.forms) if self.forms else unit)
 
     def _add_text(self, builder: TextUnitBuilder, span: Span, *, keeps_space: bool) -> None:
         # Resolves character references, and collapses white space.

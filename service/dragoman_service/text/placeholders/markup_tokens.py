@@ -76,7 +76,15 @@ class Copied:
     is_word: bool = False  # replaces a word of the sentence, such as a CDATA section
 
 
-Token = Tag | Text | Copied
+@dataclass(frozen=True, slots=True)
+class Superscript:
+    """Digits in `<sup>` or `<sub>` that belong to the word before them."""
+
+    start: int
+    end: int
+
+
+Token = Tag | Text | Copied | Superscript
 
 
 def tokenize(text: str, *, is_xml: bool, check: Check) -> Iterator[Token]:

@@ -75,6 +75,20 @@ _QUANTITY_WORD = re.compile(
     rf"|ounces?|degrees?|grad|degr[\u00e9]s?|(?:mega|giga|kilo|tera)?bytes?|watts?|volts?){_END}",
     re.IGNORECASE,
 )
+# Subunits of currencies, which models confuse with other words. A second name is the plural.
+_SUBUNIT = re.compile(rf"({SPACE})([A-Za-z]{{4,8}})(?![{_WORD}-])")
+_SUBUNITS: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+    ("en", "de"): {
+        "cent": ("Cent",), "cents": ("Cent",), "penny": ("Penny",), "pence": ("Pence",), "rappen": ("Rappen",),
+        "centime": ("Centime",), "centimes": ("Centime", "Centimes"), "groschen": ("Groschen",),
+        "pfennig": ("Pfennig",), "pfennigs": ("Pfennig",), "kopecks": ("Kopeken",), "kopeks": ("Kopeken",),
+    },
+    ("de", "en"): {
+        "Cent": ("cent", "cents"), "Cents": ("cent", "cents"), "Penny": ("penny", "pennies"), "Pence": ("pence",),
+        "Rappen": ("rappen",), "Centime": ("centime",), "Centimes": ("centimes",), "Groschen": ("groschen",),
+        "Pfennig": ("pfennig", "pfennigs"), "Pfennige": ("pfennigs",), "Kopeken": ("kopecks",),
+    },
+}  # fmt: skip
 # Words before a number that is a name: `version 2.5 M` is not a quantity.
 _NAMED = re.compile(
     r"(?:\b(?:version|release|build|revision|section|abschnitt|chapter|kapitel|chapitre|python|android|ios|java|usb|hdmi"
@@ -291,7 +305,8 @@ class NumberFinder:
         has_unit = after.strip() not in {"", "x", "k", "K", "M", "B", "T", "bn"} and after[0] not in ".,"
         is_currency_word = not after and _CURRENCY_WORD.match(text, end, stop) is not None
         is_long = max(len(core), len(last or "")) >= _MIN_DIGITS
-        if not (is_currency or is_currency_word or has_separator or after or is_long):
+        subunit = self._subunit(text, end, stop, is_one=core == "1" and not last) if not after else None
+        if not (is_currency or is_currency_word or has_separator or after or is_long or subunit):
             return None
         kind = ProtectedKind.NUMBER
         if core.isdigit() and not (after or is_currency or last or is_currency_word) and is_long:
@@ -306,7 +321,24 @@ class NumberFinder:
             cores = [match.span("core"), *([match.span("last")] if last else [])]
             if not is_name:
                 target = self._localized(match.string, span, cores, is_marked, is_currency or is_currency_word)
+        if subunit:
+            target = (target or text[span.start : end]) + subunit[1]
+            span = Span(start=span.start, end=subunit[0])
         return ProtectedSpan(span=span, kind=kind, target=target)
+
+    def _subunit(self, text: str, start: int, stop: int, *, is_one: bool) -> tuple[int, str] | None:
+        # The end of a subunit of a currency after a whole number, and its translation with the space before it.
+        match = _SUBUNIT.match(text, start, stop)
+        table = _SUBUNITS.get((self._source_language[:2].lower(), self._target_language[:2].lower()), {})
+        if match is None:
+            return None
+        word = match[2]
+        variants = (word, word.lower(), word.capitalize()) if word.isupper() else (word,)
+        names = next((table[variant] for variant in variants if variant in table), None)
+        if names is None:
+            return None
+        name = names[0 if is_one else -1]
+        return match.end(), match[1] + (name.upper() if word.isupper() else name)
 
     def _localized_product(self, match: re.Match[str]) -> str | None:
         if not match["after"] or not self._is_localized:

@@ -8,7 +8,7 @@ Its inline codes record where it differs from the message:
     codes           opening <b> at 6, placeholder 2013 for {name}, closing </b> at 10, & escaped as &amp;
 
 In a plain text, a line break such as `<br>` and a `|` between plural forms end a sentence. Backslash escapes, the marks
-of accelerators and the second of two spaces are codes as well.
+of accelerators, the second of two spaces and digits in `<sup>` are codes as well.
 """
 
 import enum
@@ -17,12 +17,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 from dragoman_service.datatypes import Span
 from dragoman_service.text.placeholders.accelerators import find_accelerator, find_doubled_ampersands
 from dragoman_service.text.placeholders.apostrophes import find_apostrophes
 from dragoman_service.text.placeholders.backslashes import find_escapes
+from dragoman_service.text.placeholders.superscripts import SUPERSCRIPT, superscript_codes, superscript_forms
 from dragoman_service.text.segmentation import Check, never_ends
 
 # Nesting depth of tags. Deeper tags are kept, but not paired.
@@ -188,7 +189,12 @@ class TextUnit:
 
 
 def plain_unit(
-    text: str, *, has_escapes: bool = False, has_accelerators: bool = False, check: Check = never_ends
+    text: str,
+    *,
+    has_escapes: bool = False,
+    has_accelerators: bool = False,
+    has_tags: bool = False,
+    check: Check = never_ends,
 ) -> TextUnit:
     """Return a plain text as one unit.
 
@@ -196,6 +202,7 @@ def plain_unit(
         text: the text.
         has_escapes: whether the model reads the characters of backslash escapes.
         has_accelerators: whether the model reads labels without the marks of accelerators.
+        has_tags: whether digits in `<sup>` and `<sub>` are read as characters of Unicode.
         check: called regularly.
     """
     codes = [(span, CodeKind.SPACE, "") for span in _second_spaces(text, check)]
@@ -216,6 +223,10 @@ def plain_unit(
             codes.append((mark, CodeKind.ACCELERATOR, ""))
         if doubled or (mark is not None and text[mark.start] == "&"):
             forms["&"] = "&&"
+    if has_tags and (found := superscript_forms(text)):
+        forms.update(found)
+        digits = chain.from_iterable(map(superscript_codes, SUPERSCRIPT.finditer(text)))
+        codes += [(span, CodeKind.ESCAPED, char) for span, char in digits]
     builder, position = TextUnitBuilder(start=0, placeholders=()), 0
     for span, kind, char in sorted(codes, key=lambda code: code[0].start):
         check()

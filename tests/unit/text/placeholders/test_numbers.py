@@ -416,3 +416,32 @@ def test_inches_and_feet_are_units_outside_of_quotations(text: str, spans: list[
     finder = NumberFinder(BOTH, "en", "de", NumberFormat.LOCALIZED)
 
     assert [text[each.span.start : each.span.end] for each in finder.add_to((), text)] == spans
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "expected"),
+    [
+        ("It costs 30 cents.", "en-de", ("30 cents", "30 Cent")),
+        ("I paid 50 pence.", "en-de", ("50 pence", "50 Pence")),
+        ("only 1 cent", "en-GB-de-AT", ("1 cent", "1 Cent")),
+        ("20 rappen", "en-de", ("20 rappen", "20 Rappen")),
+        ("1.5 cents", "en-de", ("1.5 cents", "1,5 Cent")),
+        ("30 CENTS", "en-de", ("30 CENTS", "30 CENT")),
+        ("Das kostet 30 Cent.", "de-en", ("30 Cent", "30 cents")),
+        ("nur 1 Cent", "de-en", ("1 Cent", "1 cent")),
+        ("10 Groschen", "de-en", ("10 Groschen", "10 groschen")),
+        ("80 Pfennig", "de-en", ("80 Pfennig", "80 pfennigs")),
+        ("50 Rappen", "de-CH-en-US", ("50 Rappen", "50 rappen")),
+    ],
+)
+def test_subunits_of_currencies_are_translated_with_their_number(
+    text: str, languages: str, expected: tuple[str, str]
+) -> None:
+    parts = languages.split("-")
+    source, target = "-".join(parts[: len(parts) // 2]), "-".join(parts[len(parts) // 2 :])
+    assert found(text, source, target) == [(expected[0], NUMBER, expected[1])]
+
+
+@pytest.mark.parametrize("text", ["a 30-cent stamp", "50 Cent is a singer", "30 scents", "9 centuries", "30 cents-off"])
+def test_other_words_are_not_subunits(text: str) -> None:
+    assert all(target is None for _, _, target in found(text))
