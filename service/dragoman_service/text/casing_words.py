@@ -60,19 +60,27 @@ SHORT_WORDS = _words(
 )
 
 # Names that have a capital in most languages.
-CITIES_AND_BRANDS = _words(
+BRANDS = _words(
     """
-    adobe airbus amazon amsterdam android angeles athens audi bangkok barcelona basel beijing belfast berlin bing
-    bluetooth bonn boston bosch brussels bucharest budapest cairo cambridge canberra chicago chromium cologne
-    copenhagen dallas delhi detroit disney dortmund dresden dubai dublin düsseldorf edinburgh eiffel ethernet facebook
-    firefox fedora florence frankfurt geneva glasgow gmail google hamburg hannover hanover heidelberg helsinki
-    hollywood houston huawei instagram intel istanbul java jerusalem kiev kubernetes kyiv kyoto leipzig lenovo linux
-    lisbon liverpool london luxembourg lyon madrid mainz manchester marseille mastercard melbourne mercedes miami
-    microsoft milan montreal moscow mozart mozilla mumbai munich nairobi naples netflix nintendo nokia nuremberg
-    nvidia orleans osaka oslo outlook oxford paris philadelphia pinterest playstation porsche potsdam prague python
-    quebec reddit reykjavik rome rotterdam salzburg samsung seattle seoul shanghai siemens skype sofia sony spotify
-    stockholm stuttgart sydney tesla tokyo toronto toyota twitter ubuntu unicode vancouver venice vienna volkswagen
-    warsaw washington wikipedia wimbledon windows xbox yahoo york zagreb zurich
+    adobe airbus amazon audi bing bluetooth boeing bosch chromium citroën dacia daimler disney ethernet facebook
+    fedora ferrari fiat firefox gmail google honda huawei hyundai instagram intel java kawasaki kubernetes
+    lamborghini lenovo linux mastercard mazda mercedes microsoft mitsubishi mozilla netflix nikon nintendo nissan
+    nokia nvidia opel outlook panasonic peugeot pinterest playstation porsche python reddit renault samsung siemens
+    skoda skype sony spotify suzuki tesla toshiba toyota twitter ubuntu unicode volkswagen volvo wikipedia windows
+    xbox xiaomi yahoo yamaha
+    """
+)
+
+CITIES_AND_BRANDS = BRANDS | _words(
+    """
+    amsterdam android angeles athens bangkok barcelona basel beijing belfast berlin bonn boston brussels bucharest
+    budapest cairo cambridge canberra chicago cologne copenhagen dallas delhi detroit dortmund dresden dubai dublin
+    düsseldorf edinburgh eiffel florence frankfurt geneva glasgow hamburg hannover hanover heidelberg helsinki
+    hollywood houston istanbul jerusalem kiev kyiv kyoto leipzig lisbon liverpool london luxembourg lyon madrid
+    mainz manchester marseille melbourne miami milan montreal moscow mozart mumbai munich nairobi naples nuremberg
+    orleans osaka oslo oxford paris philadelphia potsdam prague quebec reykjavik rome rotterdam salzburg seattle
+    seoul shanghai sofia stockholm stuttgart sydney tokyo toronto vancouver venice vienna warsaw washington
+    wimbledon york zagreb zurich
     """
 )
 

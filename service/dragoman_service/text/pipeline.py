@@ -45,9 +45,12 @@ from dragoman_service.text.placeholders.restoration import Assembled, Assembler,
 from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
 from dragoman_service.text.quotation import localized_marks
-from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
+from dragoman_service.text.repair import Repair, is_irregular, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
+# Confidence of a copied word that needs no warning. Words of the bundled models that are the same in both languages,
+# such as `Computer`, have 0.4 or more; untranslated ones, such as `Undo`, have up to 0.3.
+_SURE_COPY = 0.3
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text
 _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
 
@@ -183,13 +186,14 @@ class TextPipeline(TextPlanner):
         return probability(confidence, without_violations(values))
 
     def _num_violations(self, attempt: "Attempt") -> tuple[int, int]:
-        # Hard violations, and all. A short copy counts as a soft one. A misplaced quotation mark counts twice, because
-        # a text without quotation marks is easier to read.
+        # Hard violations, and all. A short copy counts as a soft one, or as a hard one if its capitals are a slip. A
+        # misplaced quotation mark counts twice, because a text without quotation marks is easier to read.
         best = attempt.best
-        is_copy = attempt.part.unit is None and is_short_copy(attempt.source, best.text)
+        is_copy = _is_copied_label(attempt, best)
         lost = (each.source for each in best.violations if each.kind is WarningKind.PLACEHOLDER_LOST and each.source)
         num_misplaced = sum(quotation_marks(attempt.source[span.start : span.end]) == [0] for span in lost)
-        return best.num_hard + num_misplaced, len(best.violations) + num_misplaced + is_copy
+        num_hard = best.num_hard + num_misplaced + (is_copy and is_irregular(attempt.source))
+        return num_hard, len(best.violations) + num_misplaced + is_copy
 
     def _attempt(self, text: str, part: TextPart, result: SegmentResult) -> "Attempt":
         # Candidates with fewer hard violations come first, unless the caller has fixed a prefix or samples.
@@ -310,6 +314,8 @@ class TextPipeline(TextPlanner):
             )
             for each, span in zip(sentence, spans, strict=True):
                 warnings += _violation_warnings(*each, span, sentence_index=index)
+            if _is_unsure_copy(sentence, sentences[-1]):
+                warnings.append(_copy_warning(sentences[-1], index))
         warnings += (untranslated_warning(fixed.span) for fixed in plan.fixed if fixed.is_untranslated)
         if self.is_markdown and not self._is_document:
             warnings += self._markup_warnings(plan.text, joined.text)
@@ -443,6 +449,33 @@ def _violation_warnings(
     if attempt.is_skipped:
         message = "the search that would repair this sentence was rejected or exceeded its deadline"
         yield TranslationWarning(kind=WarningKind.REPAIR_SKIPPED, message=message, sentence_index=sentence_index)
+
+
+def _is_copied_label(attempt: Attempt, candidate: Candidate) -> bool:
+    # Whether a label, which has no codes but the mark of an accelerator, is copied.
+    unit = attempt.part.unit
+    return (unit is None or unit.is_label) and is_short_copy(attempt.part.model_text.text, candidate.decoded)
+
+
+def _is_unsure_copy(sentence: Sequence[_Chosen], alignment: SentenceAlignment) -> bool:
+    # Whether a word, which is not an acronym, is copied with a low confidence. It may be a name.
+    if len(sentence) != 1 or alignment.score is None:
+        return False
+    attempt, candidate = sentence[0]
+    is_unsure = alignment.score < _SURE_COPY or is_irregular(attempt.source)
+    is_word = len(attempt.source.split()) == 1
+    is_acronym = attempt.source.isupper() and not attempt.part.model_text.is_from_capitals
+    return is_unsure and is_word and not is_acronym and _is_copied_label(attempt, candidate)
+
+
+def _copy_warning(alignment: SentenceAlignment, sentence_index: int) -> TranslationWarning:
+    return TranslationWarning(
+        kind=WarningKind.UNTRANSLATED,
+        message=f"the word is copied with confidence {alignment.score:.2f}",
+        sentence_index=sentence_index,
+        source=alignment.source,
+        target=alignment.target,
+    )
 
 
 def _has_remaining_defect(result: SegmentResult) -> bool:

@@ -270,6 +270,7 @@ class TextPlanner:
                     text,
                     has_escapes=self._has_escapes,
                     has_accelerators=self._has_accelerators,
+                    is_word=self._tokenizer.is_one_token,
                     has_tags=self._has_tags,
                     check=self._check,
                 )

@@ -24,6 +24,7 @@ _PROTECTED = frozenset(
     )
 )
 
+_IRREGULAR = re.compile(r"[A-Z]{2}[a-z]{2,}|[A-Za-z][a-z]{2,}[A-Z]")  # `HAllo`, `HallO`
 _WORD = re.compile(r"[^\W\d_]+")
 _BEFORE_NUMBER = re.compile(r"(?<![\w-])(?:[A-ZÄÖÜ]{2,8} )?(?:\d{1,20}-){0,4}\Z")
 _AFTER_NUMBER = re.compile(r"(?:-\d{1,20}){1,4}(?!\w)")
@@ -68,9 +69,9 @@ def plan_repair(
         is_piece: whether the tokenizer of the source encodes a word as one token.
     """
     kinds = candidate.kinds
-    has_words = part.unit is None and candidate.hypothesis.is_finished
+    has_words = candidate.hypothesis.is_finished and (part.unit is None or part.unit.is_label)
     recased = None
-    if guards_copies and has_words and is_short_copy(source, candidate.text):
+    if guards_copies and has_words and is_short_copy(part.model_text.text, candidate.decoded):
         recased = _in_other_case(part.model_text.text, language, is_piece)
     return Repair(
         spans=_spans(source, candidate),
@@ -80,6 +81,11 @@ def plan_repair(
         recased=recased or "",
         inserts_placeholders=WarningKind.PLACEHOLDER_LOST in kinds,
     )
+
+
+def is_irregular(word: str) -> bool:
+    """Return whether the capitals of a word are a slip, as in `HAllo` and `HallO`."""
+    return _IRREGULAR.fullmatch(word) is not None
 
 
 def repaired_search(search: SearchConfig, repair: Repair, *, byte_ids: frozenset[int]) -> SearchConfig:
@@ -102,6 +108,8 @@ def _in_other_case(text: str, language: str, is_piece: Callable[[str], bool]) ->
     # cases may be a name: it stays as it is.
     if primary_language(language) == "de" and text.isalpha() and text.islower():
         return text.capitalize()
+    if is_irregular(text):
+        return text.capitalize() if is_piece(text.capitalize()) or is_piece(text.lower()) else None
     lowered = lowered_words(text, language=language)
     if lowered is None:
         return None

@@ -139,6 +139,9 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
         ("I like WordPress.", "Ich mag Wortpresse."),
         ("DeepMind is in London.", "Der tiefe Geist ist in London."),
         ("Wir nutzen OpenOffice.", "We use the open office.", "de-en"),
+        ("He drives an Audi A6.", "Er fährt einen A6."),
+        (f"Audi {MASK}", MASK),
+        ("Ein Boeing 747 landet.", "A 747 lands.", "de-en"),
         ("Der DAX fiel.", "The ice fell.", "de-en"),
         ("Der DAX stieg um 2 Punkte.", "The BEX got at 2 points.", "de-en"),
         ("Der TÜV prüft das Auto.", "The TAB checks the car.", "de-en"),
@@ -243,6 +246,8 @@ VIOLATED: dict[str, list[tuple[str, ...]]] = {
 
 PRESERVED: dict[str, list[tuple[str, ...]]] = {
     "acronyms": [
+        ("He drives an Audi A6.", "Er fährt einen Audi A6."),
+        ("Room A6 is free.", "Raum A6 ist frei."),
         ("The NASA launched it.", "Die NASA startete es."),
         ("Use PDFs only.", "Verwenden Sie nur PDF-Dateien."),
         ("Der GDB-Server", "the gdb server", "de-en"),

@@ -382,6 +382,33 @@ def test_confidence_of_the_model_decides_about_soft_violations() -> None:
     assert outcome.num_replaced == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "target", "bias", "is_warned"),
+    [
+        ("Undo", "Undo", -5.0, True),
+        ("undo", "Undo", -5.0, True),
+        ("UNDO", "Undo", -5.0, True),
+        ("Undo…", "Undo…", -5.0, True),
+        ("U&ndo", "Undo", -5.0, True),
+        ("Undo", "Undo", 5.0, False),
+        ("HAllo", "HAllo", 5.0, True),
+        ("NASA", "NASA", -5.0, False),
+        ("Undo it", "Undo it", -5.0, False),
+        ("Undo", "Umkehren", -5.0, False),
+    ],
+)
+def test_copied_word_of_low_confidence_has_a_warning(text: str, target: str, bias: float, is_warned: bool) -> None:
+    weights = ConfidenceWeights(**dict.fromkeys(FEATURES, 0.0))
+    confidence = Confidence(weights=weights, bias=bias, usual_log_ratio=0.0, good_chrf=40.0, data="nothing")
+    search = replace(SEARCH, repetition_guard=False)
+    steps, _ = started(pipeline_of(text, model=FakeModel(confidence=confidence), search=search))
+
+    outcome = advance(steps, answers(target))
+
+    assert isinstance(outcome, Outcome)
+    assert kinds_of(outcome) == [WarningKind.UNTRANSLATED] * is_warned
+
+
 def test_fewer_hard_violations_win_at_any_score() -> None:
     outcome = finished(pipeline_of("Open {x} now."), answers("Auf."), answers("Öffne 2013 jetzt.", score=-50.0))
 

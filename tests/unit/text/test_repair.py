@@ -147,6 +147,9 @@ def test_violations_of_several_kinds_are_repaired_together() -> None:
         ("Über Uns", "de", "über uns"),
         ("schließen", "de", "Schließen"),
         ("knopf", "de", "Knopf"),
+        ("HAllo", "de", "Hallo"),
+        ("HallO", "de", "Hallo"),
+        ("HOuse", "en", "House"),
         ("save", "en", ""),  # nothing to change
         ("Knopf drei Wort mehr", "de", ""),  # too many words
         ("iPhone", "en", ""),

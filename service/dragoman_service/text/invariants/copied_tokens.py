@@ -6,7 +6,8 @@ from itertools import islice
 
 from dragoman_service.datatypes import Span, WarningKind
 from dragoman_service.text.casing import is_acronym
-from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
+from dragoman_service.text.casing_words import BRANDS
+from dragoman_service.text.invariants.violations import MASK, MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
 
 # Identifiers have one of: a digit next to a letter, an inner underscore, inner punctuation.
 _MAY_HAVE_IDENTIFIER = re.compile(r"\d[.:-]?[^\W\d]|[^\W\d][.:-]?\d|[^\W_]_\w|\w::\w|[A-Za-z]\.[A-Za-z]{2}")
@@ -32,6 +33,7 @@ _MAX_SEARCHES = 64  # of tokens that are not a word of the target
 
 # `GitHub`, `McDonald`, `iPhone`
 _INNER_CAPITAL = re.compile(r"[a-zß-öø-ÿ][A-ZÀ-ÖØ-Þ]")
+_SLIP = re.compile(r"[A-Za-z][a-z]{2,}[A-Z]")  # `HallO`
 _WORD = re.compile(r"\w++")
 # fmt: off
 # Words with an inner capital that are translated, and units.
@@ -52,6 +54,7 @@ _ABBREVIATIONS = frozenset((
 ))
 # fmt: on
 
+_BRAND = re.compile(rf"\b[A-Z][a-z]{{3,12}}\b(?= [\w-]{{0,8}}[\d{MASK}])")
 _CAPITALS = re.compile(r"[A-ZÄÖÜ]{3}")
 # With a plural `s`, and with the number after it: `PDFs`, `ISO 9001`
 _ACRONYM = re.compile(r"(?<![\w-])(?P<word>[A-ZÄÖÜ]{3,8})(?: \d[\d./-]{0,20}(?<=\d)(?!\w)|s?(?!\w))")
@@ -107,6 +110,8 @@ def find_changed_names(texts: Texts) -> Iterator[Violation]:
         yield from _changed_initials(texts)
     if _CAPITALS.search(texts.source) and not texts.source.isupper():
         yield from _missing_acronyms(texts)
+    if MASK in texts.source or _DIGIT.search(texts.source):
+        yield from _missing_brands(texts)
 
 
 def find_changed_addresses(texts: Texts) -> Iterator[Violation]:
@@ -198,6 +203,7 @@ def _names(texts: Texts, unknown: frozenset[str]) -> Iterator[Span]:
             and _INNER_CAPITAL.search(word)
             and word.isalpha()
             and word not in _TRANSLATED_NAMES
+            and not _SLIP.fullmatch(word)
             and not (is_german and _GERMAN_WORD.fullmatch(word))
             and not _is_in_identifier(texts.source, match)
         ):
@@ -240,6 +246,14 @@ def _missing_acronyms(texts: Texts) -> Iterator[Violation]:
             span = Span(start=match.start(), end=match.end())
             detail = f"{quoted(match[0])} is missing"
             yield Violation(kind=WarningKind.NAME_CHANGED, detail=detail, source=span, target=None)
+
+
+def _missing_brands(texts: Texts) -> Iterator[Violation]:
+    # Names of manufacturers before the name of a product: `Audi A6`.
+    for match in islice(_BRAND.finditer(texts.source), MAX_VIOLATIONS):
+        if match[0].lower() in BRANDS and match[0].casefold() not in texts.target.casefold():
+            span = Span(start=match.start(), end=match.end())
+            yield Violation(kind=WarningKind.NAME_CHANGED, detail=f"{match[0]} is missing", source=span, target=None)
 
 
 def _may_be_translated(word: str, texts: Texts) -> bool:

@@ -6,12 +6,13 @@ A label is short. Names such as `AT&T` and identifiers such as `snake_case` have
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dragoman_service.datatypes import Span
 
 _MAX_CHARACTERS = 100
 _MAX_WORDS = 4
+_MAX_FIRST_PART = 3  # letters before `_`; more are rather a word of an identifier
 
 _WORD = re.compile(r"\S{1,100}+")
 _CELL_END = re.compile(r"\t|\\t")  # a keyboard shortcut follows, as in `&Open\tCtrl+O`
@@ -29,7 +30,7 @@ _AMPERSAND = re.compile(
 )
 _UNDERSCORE = re.compile(
     rf"{_OPENING}_(?P<word>{_LETTER}{{2,40}}+){_CLOSING}"
-    rf"|{_OPENING}(?P<before>{_LETTER}{{1,3}}+)_(?P<after>{_LETTER}{{1,40}}+){_CLOSING}"
+    rf"|{_OPENING}(?P<before>{_LETTER}{{1,40}}+)_(?P<after>{_LETTER}{{1,40}}+){_CLOSING}"
     r"|(?<=\()_(?=[A-Z0-9]\))"
 )
 
@@ -63,12 +64,17 @@ def is_label(text: str) -> bool:
     return len(_WORD.findall(label)) <= _MAX_WORDS and "=" not in label and "://" not in label
 
 
-def find_accelerator(text: str) -> Span | None:
-    """Return the position of the mark of a label; None if the text has none or several."""
+def find_accelerator(text: str, is_word: Callable[[str], bool]) -> Span | None:
+    """Return the position of the mark of a label; None if the text has none or several.
+
+    Args:
+        text: any text.
+        is_word: whether a word is known. `_` after four letters or more is a mark only within a known word.
+    """
     if not is_label(text):
         return None
     hidden = re.sub(_ENTITY, lambda match: " " * len(match[0]), text).replace("&&", "  ")
-    marks = [*_ampersands(hidden), *(_underscores(hidden) if hidden.count("_") == 1 else ())]
+    marks = [*_ampersands(hidden), *(_underscores(hidden, is_word) if hidden.count("_") == 1 else ())]
     return Span(start=marks[0], end=marks[0] + 1) if len(marks) == 1 else None
 
 
@@ -104,7 +110,7 @@ def _is_marked_within(before: str, after: str, text: str) -> bool:
     return text.isupper() and len(after) > 2  # `E&XIT`, but not `AT&T`
 
 
-def _underscores(text: str) -> Iterator[int]:
+def _underscores(text: str, is_word: Callable[[str], bool]) -> Iterator[int]:
     for match in _UNDERSCORE.finditer(text):
         word, before, after = match["word"], match["before"], match["after"]
         if word is not None:
@@ -113,5 +119,15 @@ def _underscores(text: str) -> Iterator[int]:
                 yield match.start()
         elif before is None:
             yield match.start()
+        elif len(before) > _MAX_FIRST_PART:
+            if _is_one_word(before, after, is_word):
+                yield match.start() + len(before)
         elif before[0].isupper() and after.islower() and before.lower() not in _FIRST_PARTS:
             yield match.start() + len(before)
+
+
+def _is_one_word(before: str, after: str, is_word: Callable[[str], bool]) -> bool:
+    # `Such_en` and `Searc_h`, but not `Web_site`.
+    if not after.islower() or not is_word(before + after):
+        return False
+    return not is_word(after) or (len(after) == 1 and not is_word(before))

@@ -15,6 +15,7 @@ from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.text.placeholders.masking import placeholder_ranges
 from dragoman_service.text.placeholders.text_units import ALIGNED_KINDS, CodeKind, InlineCode, TextUnit
 
+_MARKS = frozenset(".:!?,;")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -123,7 +124,8 @@ def _find_placeholders(
     occurrences: dict[int, list[AlignedChunk]] = {}
     for code, span in placeholder_ranges(unit, target):
         placeholder = unit.text[code.start : code.end]
-        start = span.start - (placeholder.startswith(" ") and target[span.start - 1 : span.start] == " ")
+        is_joined = placeholder.startswith(" ") or _has_added_space(unit, code, target, span.start)
+        start = span.start - (is_joined and target[span.start - 1 : span.start] == " ")
         end = span.end + (placeholder.endswith(" ") and target[span.end : span.end + 1] == " ")
         chunk = AlignedChunk(start=start, end=end, source=code.span, code=code)
         occurrences.setdefault(code.start, []).append(chunk)
@@ -136,6 +138,12 @@ def _find_placeholders(
             chunk.is_removed = True
         duplicates += chunks
     return chosen, duplicates
+
+
+def _has_added_space(unit: TextUnit, code: InlineCode, target: str, start: int) -> bool:
+    # Whether a space is before a closing mark that touches punctuation in the source: `*Note:*` as `*Hinweis: *`.
+    before, before_space = unit.text[code.start - 1 : code.start], target[start - 2 : start - 1]
+    return code.start > 0 and start > 1 and before in _MARKS and before_space in _MARKS
 
 
 def _weight_of_copy(chunk: AlignedChunk, links: Sequence[AlignmentLink]) -> float:

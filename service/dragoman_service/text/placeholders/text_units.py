@@ -15,7 +15,7 @@ import enum
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -126,6 +126,11 @@ class TextUnit:
         return any(code.kind is CodeKind.PLACEHOLDER for code in self.codes)
 
     @property
+    def is_label(self) -> bool:
+        """True if the only codes are marks of accelerators."""
+        return all(code.kind is CodeKind.ACCELERATOR for code in self.codes)
+
+    @property
     def placeholders(self) -> list[str]:
         """Placeholder of each protected span."""
         codes = (code for code in self.codes if code.kind is CodeKind.PLACEHOLDER)
@@ -188,11 +193,16 @@ class TextUnit:
         return code.partner >= 0 and span.start < self.codes[code.partner].start < span.end
 
 
+def _is_unknown(_: str) -> bool:
+    return False
+
+
 def plain_unit(
     text: str,
     *,
     has_escapes: bool = False,
     has_accelerators: bool = False,
+    is_word: Callable[[str], bool] = _is_unknown,
     has_tags: bool = False,
     check: Check = never_ends,
 ) -> TextUnit:
@@ -202,6 +212,7 @@ def plain_unit(
         text: the text.
         has_escapes: whether the model reads the characters of backslash escapes.
         has_accelerators: whether the model reads labels without the marks of accelerators.
+        is_word: whether a word is known, see `find_accelerator`.
         has_tags: whether digits in `<sup>` and `<sub>` are read as characters of Unicode.
         check: called regularly.
     """
@@ -217,7 +228,7 @@ def plain_unit(
         if apostrophe:
             forms.setdefault("'", apostrophe)
     if has_accelerators:
-        doubled, mark = find_doubled_ampersands(text), find_accelerator(text)
+        doubled, mark = find_doubled_ampersands(text), find_accelerator(text, is_word)
         codes += [(span, CodeKind.ESCAPED, "&") for span in doubled]
         if mark is not None:
             codes.append((mark, CodeKind.ACCELERATOR, ""))

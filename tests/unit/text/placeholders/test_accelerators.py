@@ -8,6 +8,13 @@ from dragoman_service.text.placeholders.accelerators import (
     is_label,
 )
 
+WORDS = frozenset(("search", "suchen", "such", "speichern", "einstellungen", "bearbeiten", "loading", "load"))
+PARTS = frozenset(("overview", "over", "view", "h", "b", "plan"))
+
+
+def is_word(word: str) -> bool:
+    return word.lower() in WORDS | PARTS
+
 
 @pytest.mark.parametrize(
     ("label", "letter"),
@@ -39,10 +46,17 @@ from dragoman_service.text.placeholders.accelerators import (
         ("Zoom _In", "I"),
         ("Find && &Replace", "R"),
         ("Black & &White", "W"),
+        ("Such_en", "e"),
+        ("Searc_h", "h"),
+        ("Searc_h...", "h"),
+        ("Speic_hern", "h"),
+        ("Einste_llungen", "l"),
+        ("Load_ing", "i"),
+        ("Text bear_beiten", "b"),
     ],
 )
 def test_mark_of_a_label_is_found(label: str, letter: str) -> None:
-    mark = find_accelerator(label)
+    mark = find_accelerator(label, is_word)
 
     assert mark is not None
     assert label[mark.start] in "&_"
@@ -76,6 +90,11 @@ def test_mark_of_a_label_is_found(label: str, letter: str) -> None:
         "foo(&x)",
         "https://a.b/?a=1&b=2",
         "snake_case",
+        "Over_view",
+        "Plan_b",
+        "Searc_H",
+        "User_id",
+        "Table_name",
         "_private_name",
         "__init__",
         "_name",
@@ -94,13 +113,13 @@ def test_mark_of_a_label_is_found(label: str, letter: str) -> None:
     ],
 )
 def test_other_texts_have_no_mark(text: str) -> None:
-    assert find_accelerator(text) is None
+    assert find_accelerator(text, is_word) is None
 
 
 @pytest.mark.parametrize("mark", ["&", "_", "&&", "&a", "_a", "&amp;"])
 def test_repeated_marks_are_text(mark: str) -> None:
-    assert find_accelerator(mark * 10_000) is None
-    assert find_accelerator(mark * 8) is None
+    assert find_accelerator(mark * 10_000, is_word) is None
+    assert find_accelerator(mark * 8, is_word) is None
 
 
 def test_doubled_ampersands_of_a_label_are_found() -> None:

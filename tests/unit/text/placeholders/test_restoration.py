@@ -297,6 +297,11 @@ def test_elements_enclose_the_words_that_translate_their_own(
         ("pre{name}", "vor2013", "vor{name}"),
         ("sub-{name}", "Unter-2013", "Unter-{name}"),
         ("{name}'s", "2013s", "{name}s"),
+        ("%sNote:%s Read", "2013Hinweis: 1947 Lies", "%sHinweis:%s Lies"),
+        ("%sStop!%s", "2013Halt! 1947", "%sHalt!%s"),
+        ("Really?%s Yes", "Wirklich? 2013 Ja", "Wirklich?%s Ja"),
+        ("Note: %s", "Hinweis: 2013", "Hinweis: %s"),
+        ("Note:%s", "Hinweis 2013", "Hinweis %s"),
     ],
 )
 def test_span_is_not_joined_with_a_word(text: str, target: str, expected: str) -> None:
