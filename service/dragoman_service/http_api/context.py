@@ -97,7 +97,8 @@ class HttpContext:
         alternative = (value for _, value in certificate.get("subjectAltName", ()))
         return {
             "x509_common_name": [name.encode() for name in common],
-            "x509_subject_alternative_name": [name.encode() for name in alternative],
+            # A directory name is a tuple. It counts as an alternative name that belongs to no caller.
+            "x509_subject_alternative_name": [name.encode() if isinstance(name, str) else b"" for name in alternative],
         }
 
     def time_remaining(self) -> float | None:

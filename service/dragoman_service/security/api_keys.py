@@ -3,7 +3,7 @@
 [[caller]]
 name = "shop"
 keys = ["3f9a5c0d1e2b:8f4e..."]     # output of `dragoman keys new`; two keys during a rotation
-certificates = ["shop.example.com"]  # common or alternative name of a client certificate, instead of a key
+certificates = ["shop.example.com"]  # alternative name of a client certificate, instead of a key
 subjects = ["client-42"]             # claim `sub` of a token, instead of a key
 permissions = ["translate"]          # "admin": load and unload models
 requests_per_s = 50

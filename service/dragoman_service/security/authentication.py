@@ -63,7 +63,7 @@ class Credentials:
 
     peer: str  # host
     api_keys: tuple[str, ...] = field(default=(), repr=False)  # values of the metadata `authorization`
-    certificate_names: tuple[str, ...] = ()  # common name, then alternative names, of the verified certificate
+    certificate_names: tuple[str, ...] = ()  # of the verified certificate
     key_place: str = _METADATA  # where clients of this API send their key, for error messages
 
 
@@ -192,9 +192,14 @@ class Access:
 
 
 def credentials_of(context: ConnectionInfo, key_header: str | None = None) -> Credentials:
-    """Return the credentials of a call; without an `authorization` header, the API key is in `key_header`."""
+    """Return the credentials of a call; without an `authorization` header, the API key is in `key_header`.
+
+    The common name of a certificate counts only without alternative names (RFC 9525): authorities often check only the
+    alternative names that a client requests.
+    """
     properties: Mapping[str, Iterable[bytes]] = context.auth_context()
-    names = (*properties.get("x509_common_name", ()), *properties.get("x509_subject_alternative_name", ()))
+    alternative = tuple(properties.get("x509_subject_alternative_name", ()))
+    names = alternative or properties.get("x509_common_name", ())
     metadata = tuple(context.invocation_metadata() or ())
     api_keys = tuple(str(value) for key, value in metadata if key == "authorization")
     return Credentials(

@@ -121,11 +121,11 @@ async def test_expiry_metric_is_absent_without_tls(server: RunningServer) -> Non
     assert server.metrics.registry.get_sample_value(EXPIRY, {"certificate": "server"}) is None
 
 
-@pytest.mark.parametrize(("common_name", "caller"), [("shop", "shop"), (None, "shop.example.com")])
+@pytest.mark.parametrize(("names", "caller"), [(("shop.example.com",), "shop.example.com"), ((), "shop")])
 async def test_client_certificate_identifies_the_caller(
-    mutual: RunningServer, authority: Authority, common_name: str | None, caller: str
+    mutual: RunningServer, authority: Authority, names: tuple[str, ...], caller: str
 ) -> None:
-    client = authority.sign("shop.example.com", common_name=common_name)
+    client = authority.sign(*names, common_name="shop")
 
     with capture_logs() as records:
         await translate(authority.channel(mutual.port, client))

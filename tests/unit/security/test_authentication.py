@@ -84,6 +84,30 @@ async def test_wrong_key_is_rejected_despite_valid_certificate(tmp_path: Path) -
         await listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
 
 
+SPIFFE_ID = b"spiffe://example.org/ns/shop/sa/web"
+
+
+@pytest.mark.parametrize(
+    ("common", "alternative", "is_accepted"),
+    [
+        ([SPIFFE_ID], [], True),
+        ([], [b"web.example.org", SPIFFE_ID], True),
+        ([b"web"], [SPIFFE_ID], True),
+        ([SPIFFE_ID], [b"spiffe://example.org/ns/shop/sa/other"], False),
+        ([SPIFFE_ID], [b""], False),
+    ],
+)
+async def test_common_name_counts_only_without_alternative_names(
+    common: list[bytes], alternative: list[bytes], is_accepted: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "callers.toml"
+    path.write_text(f'[[caller]]\nname = "web"\ncertificates = ["{SPIFFE_ID.decode()}"]\npermissions = ["translate"]\n')
+    names = {"x509_common_name": common, "x509_subject_alternative_name": alternative}
+
+    with nullcontext() if is_accepted else pytest.raises(UnauthenticatedError):
+        assert await access(path, asks_certificates=True).admit(TRANSLATE, call(names=names)) == "web"
+
+
 async def test_long_key_is_rejected_without_hashing(callers_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman_service.security.api_keys._digest", lambda _key: pytest.fail("was hashed"))
 
