@@ -9,7 +9,7 @@ import platform
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,24 +19,47 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")  # inside a container: of this process
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")  # one line for each hierarchy: number, controllers, path
 
 
-def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
-    """Return the number of cores that this process can use: its CPU affinity, limited by the quota of its container.
+def num_cores(*, root: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
+    """Return the number of cores that this process can use: its CPU affinity, or the quota of its control groups.
 
-    A fraction of a core counts as one core. The quota is `cpu.max` (cgroup version 2) or `cpu/cpu.cfs_*_us` (version
-    1).
+    A fraction of a core counts only below one core: a thread on it would be throttled most of the time. A quota is in
+    `cpu.max` (cgroup version 2) or `cpu.cfs_*_us` (version 1).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, _quota_cores(control_group))))
+    quotas = map(_quota_cores, control_groups("cpu", root=root, membership=membership))
+    return max(1, math.floor(min(cores, *quotas, math.inf)))
 
 
-def _quota_cores(control_group: Path) -> float:
+def control_groups(controller: str, *, root: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> Iterator[Path]:
+    """Yield the directories of a controller whose limits apply to this process: of its own group and all parents.
+
+    Some of them do not exist in a container, where the root is the group of the container.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = ["0::/", f"1:{controller}:/"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2, or both versions
+            mounts = [root, root / "unified"]
+        elif controller in controllers.split(","):
+            mounts = [root / controller]
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        yield from (mount / parent for mount in mounts for parent in (group, *group.parents))
+
+
+def _quota_cores(group: Path) -> float:
     # Returns CPU seconds per second; infinite without a readable quota.
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
-            quota, period = " ".join((control_group / name).read_text() for name in names).split()
+            quota, period = " ".join((group / name).read_text() for name in names).split()
             if quota not in {"max", "-1"}:
                 return int(quota) / int(period)
         except (OSError, ValueError, ZeroDivisionError):

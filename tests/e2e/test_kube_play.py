@@ -235,5 +235,4 @@ def assert_confined(podman: Podman, container: str) -> None:
     assert status["Seccomp"] == ["2"]  # filter
     assert root_options[0] == "ro"
     assert podman.inspect(container, "{{.HostConfig.Memory}}") == str(1024**3)
-    assert "DRAGOMAN_SCHEDULING__NUM_WORKERS=2" in environment
     assert not any(variable.startswith("DRAGOMAN_SERVICE") for variable in environment)  # Services

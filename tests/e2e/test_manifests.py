@@ -4,7 +4,6 @@ The chart renders the same objects as Kustomize.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -44,6 +43,7 @@ VARIANTS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {  # a directory, and
     "hpa": ("base", ("autoscaling-hpa", "monitoring", "models-pvc")),
     "models-oci": ("overlays/cpu", ("models-oci",)),
     "models-init": ("overlays/cpu", ("models-init",)),
+    "openshift": ("overlays/cpu", ("openshift",)),
 }
 BASE_IMAGE: Final = {"image": {"repository": "dragoman", "tag": "0"}, "replicas": None}
 OPERATORS: Final[Mapping[str, Any]] = {
@@ -51,6 +51,7 @@ OPERATORS: Final[Mapping[str, Any]] = {
     "monitoring": {"serviceMonitor": True, "prometheusRule": True},
 }
 COPIED: Final = {"requests": {"ephemeral-storage": "2Gi"}, "limits": {"ephemeral-storage": "2Gi"}}
+OPENSHIFT_VALUES: Final = yaml.safe_load((HELM_CHART / "values-openshift.yaml").read_text(encoding="utf-8"))
 CHART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {  # a variant of Kustomize, and values of the chart
     "chart-base": ("base", BASE_IMAGE),
     "chart-cpu": ("cpu", OPERATORS),
@@ -86,6 +87,7 @@ CHART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {  # a variant of Ku
             "resources": COPIED,
         },
     ),
+    "chart-openshift": ("openshift", {**OPERATORS, **OPENSHIFT_VALUES}),
 }
 OPEN_CHART: Final = "chart-open"
 OPEN_VALUES: Final = {
@@ -157,15 +159,9 @@ class Manifests:
 
     def _environment(self) -> Iterator[tuple[str, str]]:
         for variable in self.server.get("env", ()):
-            name, source = variable["name"], variable.get("valueFrom", {})
+            name = variable["name"]
             if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE:
-                limit = source.get("resourceFieldRef", {}).get("resource", "").removeprefix("limits.")
-                yield name, whole_cores(self.server["resources"]["limits"][limit]) if limit else variable["value"]
-
-
-def whole_cores(quantity: str) -> str:
-    """A limit of CPU as the kubelet passes it on: rounded up."""
-    return str(math.ceil(float(quantity.removesuffix("m")) / (1000 if quantity.endswith("m") else 1)))
+                yield name, variable["value"]
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +236,8 @@ def test_helm_accepts_the_chart() -> None:
         ("models[0].name=a", "models.0"),
         ("models[0].image=a,models[1].image=b", "name is required"),
         ("settings.http.playground.x=1", "settings.http.playground"),
+        ("resources.limits.cpu=null", "set settings.scheduling.num_workers"),
+        ("podSecurityContext.runAsUser=0", "podSecurityContext.runAsUser"),
     ],
 )
 def test_chart_rejects_invalid_values(values: str, message: str) -> None:
@@ -247,6 +245,14 @@ def test_chart_rejects_invalid_values(values: str, message: str) -> None:
 
     assert refused.returncode != 0
     assert message in refused.stderr
+
+
+def test_chart_without_a_cpu_limit_has_the_number_of_threads_of_its_settings(tmp_path: Path) -> None:
+    values = {"resources": {"limits": {"cpu": None}}, "settings": {"scheduling": {"num_workers": 3}}}
+    server = Manifests([item for item in yaml.safe_load_all(helm(tmp_path, "dragoman", values)) if item]).server
+
+    assert "cpu" not in server["resources"]["limits"]
+    assert {"name": "DRAGOMAN_SCHEDULING__NUM_WORKERS", "value": "3"} in server["env"]
 
 
 def test_settings_of_the_chart_override_those_of_the_image(rendered: Mapping[str, Path], tmp_path: Path) -> None:
@@ -257,6 +263,21 @@ def test_settings_of_the_chart_override_those_of_the_image(rendered: Mapping[str
     assert settings.http.allowed_hosts == ("a.example", "b.example")
     scheduling = settings.scheduling
     assert (scheduling.num_workers, scheduling.max_cached_bytes, scheduling.max_bulk_wait_s) == (3, 67108864, 2.5)
+
+
+def test_user_and_groups_can_be_left_to_the_cluster(rendered: Mapping[str, Path]) -> None:
+    """The security context constraint restricted-v2 of OpenShift rejects other users and groups than its own."""
+    for name in ("openshift", "chart-openshift"):
+        pod = Manifests(load_objects(rendered[name])).pod
+        containers = [*pod["containers"], *pod.get("initContainers", ())]
+
+        for context in (pod["securityContext"], *(container["securityContext"] for container in containers)):
+            assert not {"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"} & context.keys()
+
+
+def test_services_are_dual_stack_where_the_cluster_is(manifests: Manifests) -> None:
+    for service in manifests.of_kind("Service"):
+        assert service["spec"]["ipFamilyPolicy"] == "PreferDualStack"
 
 
 def test_every_component_is_rendered() -> None:

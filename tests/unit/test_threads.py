@@ -23,33 +23,57 @@ from dragoman_service.threads import (
 NAME = "tests-pool"
 
 
+VERSION_2 = "0::{path}\n"
+VERSION_1 = "4:memory:/other\n3:cpuset:/\n2:cpu,cpuacct:{path}\n0::/\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux has quotas")
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("membership", "path", "files", "expected"),
     [
-        ({"cpu.max": "max 100000\n"}, 4),
-        ({"cpu.max": "200000 100000\n"}, 2),
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "1000 100000\n"}, 1),
-        ({"cpu.max": "9900000 100000\n"}, 4),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
-        ({}, 4),
-        ({"cpu.max": ""}, 4),
-        ({"cpu.max": "not a quota"}, 4),
-        ({"cpu.max": "0 0"}, 4),
+        (VERSION_2, "/", {"cpu.max": "max 100000\n"}, 4),
+        (VERSION_2, "/", {"cpu.max": "200000 100000\n"}, 2),
+        (VERSION_2, "/", {"cpu.max": "150000 100000\n"}, 1),
+        (VERSION_2, "/", {"cpu.max": "50000 100000\n"}, 1),
+        (VERSION_2, "/", {"cpu.max": "1000 100000\n"}, 1),
+        (VERSION_2, "/", {"cpu.max": "9900000 100000\n"}, 4),
+        (VERSION_2, "/", {}, 4),
+        (VERSION_2, "/", {"cpu.max": ""}, 4),
+        (VERSION_2, "/", {"cpu.max": "not a quota"}, 4),
+        (VERSION_2, "/", {"cpu.max": "0 0"}, 4),
+        (VERSION_2, "/a.slice/b.service", {"a.slice/b.service/cpu.max": "200000 100000"}, 2),
+        (VERSION_2, "/a.slice/b.service", {"a.slice/b.service/cpu.max": "max 100000", "a.slice/cpu.max": "1 1"}, 1),
+        (VERSION_2, "/a.slice/b.service", {"a.slice/b.service/cpu.max": "3 1", "a.slice/cpu.max": "2 1"}, 2),
+        (VERSION_2, "/a.slice/b.service", {"a.slice/c.service/cpu.max": "1 1"}, 4),  # a neighbour
+        (VERSION_2, "/../b.service", {"cpu.max": "2 1"}, 2),  # a process that another one moved into the container
+        (VERSION_2, "/docker/1f2e", {"cpu.max": "2 1"}, 2),  # a container without a namespace of control groups
+        (VERSION_1, "/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        (VERSION_1, "/", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (VERSION_1, "/", {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        (VERSION_1, "/a/b", {"cpu/a/cpu.cfs_quota_us": "2\n", "cpu/a/cpu.cfs_period_us": "1\n"}, 2),
+        (VERSION_1, "/docker/1f2e", {"cpu/cpu.cfs_quota_us": "2\n", "cpu/cpu.cfs_period_us": "1\n"}, 2),
+        (VERSION_1 + "0::/", "/", {"unified/cpu.max": "2 1"}, 2),  # both versions
+        (None, "", {"cpu.max": "2 1"}, 2),
+        (None, "", {"cpu/cpu.cfs_quota_us": "2\n", "cpu/cpu.cfs_period_us": "1\n"}, 2),
     ],
 )
-def test_number_of_cores_is_limited_by_the_quota_of_the_container(
-    tmp_path: Path, files: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch
+def test_number_of_cores_is_limited_by_the_quotas_of_the_control_groups(
+    membership: str | None,
+    path: str,
+    files: dict[str, str],
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    (tmp_path / "cpu").mkdir()
+    root, own = tmp_path / "cgroup", tmp_path / "membership"
+    if membership is not None:
+        own.write_text(membership.format(path=path))
     for name, content in files.items():
-        (tmp_path / name).write_text(content)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
 
-    assert num_cores(control_group=tmp_path) == expected
+    assert num_cores(root=root, membership=own) == expected
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -27,12 +28,12 @@ from dragoman_service.runtimes.onnx.session import cuda_fault, place
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import UNIX_SCHEME, is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
-from dragoman_service.threads import num_cores
+from dragoman_service.threads import control_groups, num_cores
 
 _MIN_CERTIFICATE_DAYS = 14
 _PROBE_TIMEOUT_S = 1.0
 _MIB = 1 << 20
-_MEMORY_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # cgroup versions 2, 1
+_MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")  # cgroup versions 2, 1
 
 _DESCRIPTION = """\
 Checks an installation: versions of the packages, CPU and native engine, settings, models, ports, keys, TLS, GPU,
@@ -182,12 +183,12 @@ def memory(weights_bytes: int, available_bytes: int) -> Finding:
 
 
 def available_memory() -> int:
-    """Return the memory that is available on this machine, at most the limit of the container, in bytes."""
+    """Return the memory that is available on this machine, at most the limits of the control groups, in bytes."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     limits = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]  # in KiB
-    for path in _MEMORY_FILES:
+    for group, name in product(control_groups("memory"), _MEMORY_FILES):
         with suppress(OSError, ValueError):  # ValueError: `max`
-            limits.append(int(Path(path).read_text(encoding="ascii")))
+            limits.append(int((group / name).read_text(encoding="ascii")))
     return min(limits)
 
 

@@ -135,7 +135,10 @@ async def test_provider_keys_are_kept_while_the_url_fails(tiny_model: Path) -> N
         ({"access__jwks": "http://login.example.com/jwks"}, "begins with https://"),
         ({"access__jwks": "ftp://127.0.0.1/jwks"}, "begins with https://"),
         ({"access__jwks": "http://127.0.0.1:1/jwks"}, "access.jwks.*readable URL"),
-        ({"access__jwks": "/x", "access__jwt_audience": None, "access__jwt_issuer": None}, "jwt_issuer and jwt_audience"),
+        (
+            {"access__jwks": "/x", "access__jwt_audience": None, "access__jwt_issuer": None},
+            "jwt_issuer and jwt_audience",
+        ),
     ],
 )
 async def test_missing_provider_keys_prevent_startup(tiny_model: Path, settings: dict[str, Any], reason: str) -> None:

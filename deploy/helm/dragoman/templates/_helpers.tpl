@@ -27,14 +27,11 @@ models{{ with .name }}-{{ . | lower | replace "_" "-" | replace "." "-" }}{{ end
 
 {{/* Variables of the server by name, each with `value` or `valueFrom`; the value `settings` overrides the others. */}}
 {{- define "dragoman.environment" -}}
-{{- $cores := dict "valueFrom" (dict "resourceFieldRef" (dict "resource" "limits.cpu")) }}
-{{- $all := dict "DRAGOMAN_SCHEDULING__NUM_WORKERS" $cores }}
+{{- $all := dict }}
 {{- if .Values.models }}
 {{- $_ := set $all "DRAGOMAN_MODELS__DIRECTORY" (dict "value" "/models") }}
-{{- $_ := set $all "DRAGOMAN_RUNTIME__NUM_LOW_LATENCY_THREADS" $cores }}
 {{- end }}
 {{- if .Values.gpu.enabled }}
-{{- $_ := set $all "DRAGOMAN_SCHEDULING__NUM_WORKERS" (dict "value" "2") }}
 {{- $_ := set $all "DRAGOMAN_RUNTIME__DEVICE" (dict "value" "cuda") }}
 {{- $_ := set $all "CUDA_CACHE_PATH" (dict "value" "/tmp/cuda") }}
 {{- end }}
@@ -61,4 +58,13 @@ models{{ with .name }}-{{ . | lower | replace "_" "-" | replace "." "-" }}{{ end
 {{- end }}
 {{- end }}
 {{- toYaml $all }}
+{{- end }}
+
+{{/* A null in the values removes the user, the group or the group of volumes. */}}
+{{- define "dragoman.podSecurityContext" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- with .Values.podSecurityContext }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
