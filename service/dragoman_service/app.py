@@ -37,7 +37,7 @@ from dragoman_service.observability.logs import LogStream
 from dragoman_service.observability.metrics import Metrics, observe_process
 from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.settings import is_loopback
+from dragoman_service.security.settings import UNIX_SCHEME, is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
@@ -170,7 +170,8 @@ class App:
             http_port=self._http[0].port,
             metrics_port=self._http[-1].port,
         )
-        log.info("listening", extra=asdict(ports))
+        host = self._settings.grpc.host
+        log.info("listening", extra=asdict(ports) | ({"grpc_socket": host} if host.startswith(UNIX_SCHEME) else {}))
         if self._settings.logs.include_texts:
             log.warning("texts of callers are written into the log", extra={"setting": "logs.include_texts"})
         return ports

@@ -306,6 +306,6 @@ class TranslatedSentence:
 class Ports:
     """Ports of the server."""
 
-    grpc_port: int
+    grpc_port: int  # 0: a unix socket
     http_port: int
     metrics_port: int  # port of metrics and probes; equal to `http_port` unless `http.metrics_port` is set

@@ -84,13 +84,11 @@ class GrpcSettings(SettingsSection):
     fails with DEADLINE_EXCEEDED."""
 
     max_watchers: int = Field(default=256, ge=1, le=1_000_000)
-    """Maximum concurrent calls of Health/Watch. Further calls are rejected with RESOURCE_EXHAUSTED."""
+    """Maximum concurrent calls of Health/Watch. Further calls get UNIMPLEMENTED, which turns off the health checks of a
+    client and nothing else."""
 
     max_peer_watchers: int = Field(default=32, ge=1, le=1_000_000)
     """Maximum concurrent calls of Health/Watch from one host."""
-
-    max_watch_s: float = Field(default=3600.0, gt=0, le=86400)
-    """Longest duration of a call of Health/Watch; the client starts a new call afterwards."""
 
     default_timeout_s: float = Field(default=30.0, gt=0, le=86400)
     """Time limit of a call without a deadline."""

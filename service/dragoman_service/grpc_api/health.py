@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from dragoman_service.calls import error_mapping
 from dragoman_service.calls.conversion import parse_message
 from dragoman_service.calls.flow_control import ResourceLimits, run_to_completion
-from dragoman_service.errors import DragomanError
+from dragoman_service.errors import DragomanError, RetryableError
 from dragoman_service.grpc_api.servicer import Behavior, RawResponse, register, without_traceback
 from dragoman_service.security.authentication import Access, peer_name
 
@@ -21,6 +21,9 @@ HEALTH_NAME = "grpc.health.v1.Health"
 _V1ALPHA = "v1alpha"
 _REFLECTION_V1 = reflection.SERVICE_NAME.replace(_V1ALPHA, "v1")
 _REFLECTION_NAMES = (_REFLECTION_V1, reflection.SERVICE_NAME)  # clients try v1 first; grpcio 1.85 has only v1alpha
+
+CONTROL_NAMES = (HEALTH_NAME, *_REFLECTION_NAMES)
+"""Services that every server has, in addition to its API."""
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has no types
@@ -47,21 +50,29 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
             await context.abort(grpc.StatusCode.NOT_FOUND)
         return self._response(request.service)
 
+    async def List(
+        self, _request: health_pb2.HealthListRequest, _context: grpc.aio.ServicerContext
+    ) -> health_pb2.HealthListResponse:
+        """Return the state of every service."""
+        return health_pb2.HealthListResponse(statuses={name: self._response(name) for name in self._names})
+
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> None:
-        """Send the state now and after each change, for a limited time; a slow reader can miss changes."""
+        """Send the state now and after each change; a slow reader can miss changes.
+
+        Ends only with its connection, and UNIMPLEMENTED is the status at the limit of watchers: a client with health
+        checks regards any other end as the failure of all its calls (gRFC A17, client-side health checking).
+        """
         peer, is_known = peer_name(context.peer()), request.service in self._names
-        self._bounds.watchers.acquire(peer)
-        context.add_done_callback(lambda _: self._bounds.watchers.release(peer))  # after the status was sent
         try:
-            async with asyncio.timeout(self._bounds.settings.max_watch_s):
-                # In an operation of its own, so that a status can follow a pending message.
-                await run_to_completion(context.send_initial_metadata(()))
-                while True:
-                    changed = self._changed
-                    await run_to_completion(context.write(self._response(request.service)))
-                    await (changed.wait() if is_known else asyncio.Event().wait())
-        except TimeoutError:
-            return
+            self._bounds.watchers.acquire(peer)
+        except RetryableError as error:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        context.add_done_callback(lambda _: self._bounds.watchers.release(peer))  # after the status was sent
+        await run_to_completion(context.send_initial_metadata(()))
+        while True:
+            changed = self._changed
+            await run_to_completion(context.write(self._response(request.service)))
+            await (changed.wait() if is_known else asyncio.Event().wait())
 
     def _response(self, name: str) -> health_pb2.HealthCheckResponse:
         states = health_pb2.HealthCheckResponse
@@ -83,9 +94,14 @@ class ControlServices:
         health, response = self._health_servicer, health_pb2.HealthCheckResponse.SerializeToString
         check = grpc.stream_unary_rpc_method_handler(without_traceback(self._health(health.Check)), None, response)
         watch = grpc.stream_stream_rpc_method_handler(without_traceback(self._health(health.Watch)), None, response)
-        register(server, HEALTH_NAME, {"Check": check, "Watch": watch})
+        states = grpc.stream_unary_rpc_method_handler(
+            without_traceback(self._health(health.List, health_pb2.HealthListRequest)),
+            None,
+            health_pb2.HealthListResponse.SerializeToString,
+        )
+        register(server, HEALTH_NAME, {"Check": check, "List": states, "Watch": watch})
         _add_v1_descriptors()
-        servicer = reflection.aio.ReflectionServicer((*names, HEALTH_NAME, *_REFLECTION_NAMES))
+        servicer = reflection.aio.ReflectionServicer((*names, *CONTROL_NAMES))
         # The messages of both versions are equal except for the package.
         info = grpc.stream_stream_rpc_method_handler(
             without_traceback(self._reflection(servicer.ServerReflectionInfo)),
@@ -95,12 +111,16 @@ class ControlServices:
         for name in _REFLECTION_NAMES:
             register(server, name, {"ServerReflectionInfo": info})
 
-    def _health(self, method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]) -> Behavior:
+    def _health(
+        self,
+        method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]],
+        kind: type[Any] = health_pb2.HealthCheckRequest,
+    ) -> Behavior:
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             try:
                 raw_request = await self._bounds.anonymous_receiver.receive(context, peer_name(context.peer()))
                 self._bounds.check_control_message(len(raw_request))
-                request = parse_message(raw_request, health_pb2.HealthCheckRequest.FromString)
+                request = parse_message(raw_request, kind.FromString)
                 response: RawResponse = await method(request, context)  # serialized by gRPC
             except DragomanError as error:
                 return await _abort(context, error)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import socket
 from collections.abc import Callable
 
 from dragoman.v1 import translation_pb2 as pb
@@ -11,7 +12,7 @@ from dragoman_service.calls.handlers import Handlers
 from dragoman_service.calls.pipeline import RequestPipeline
 from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
-from dragoman_service.grpc_api.health import ControlServices, Health
+from dragoman_service.grpc_api.health import CONTROL_NAMES, ControlServices, Health
 from dragoman_service.grpc_api.servicer import GrpcExtension, Servicer
 from dragoman_service.grpc_api.workarounds import GRPC_LOGGER, DroppedCallCounter, Server, is_worth_logging
 from dragoman_service.observability.logs import LogSettings
@@ -53,7 +54,8 @@ class GrpcServer:
         self._watches: list[asyncio.Task[None]] = []
         self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
         bounds = ResourceLimits(settings, metrics)
-        self._health = Health(("", *SERVICE_NAMES), bounds)
+        names = (*SERVICE_NAMES, *((extension.name,) if extension else ()))
+        self._health = Health(("", *names, *CONTROL_NAMES), bounds)
         self.pipeline = RequestPipeline(  # also for requests over HTTP
             limiter=self._limiter,
             bounds=bounds,
@@ -66,16 +68,18 @@ class GrpcServer:
         self._server = Server(_options(settings))
         self._dropped_calls = DroppedCallCounter(lambda: self._server.num_accepted, metrics)
         Servicer(handlers, self.pipeline).add_to(self._server, extension)
-        names = (*SERVICE_NAMES, *((extension.name,) if extension else ()))
         ControlServices(self._health, access, bounds).add_to(self._server, names)
 
     async def start(self) -> int:
-        """Listen, and return the bound port; translations are still rejected.
+        """Listen, and return the bound port, 0 for a unix socket; translations are still rejected.
 
         Raises:
             ConfigError: if the address is not available.
         """
         address = _address(self._settings)
+        is_socket = address.startswith(UNIX_SCHEME)
+        if is_socket and _is_in_use(address):
+            raise ConfigError("grpc.host", address, "a socket that no other server uses")
         try:
             port: int = (
                 self._server.add_secure_port(address, self._tls.credentials())
@@ -87,7 +91,7 @@ class GrpcServer:
         await self._server.start()
         sources = (self._access, self._tls, self._dropped_calls)
         self._watches = [asyncio.create_task(source.watch()) for source in sources if source]
-        return port
+        return 0 if is_socket else port
 
     async def open(self) -> None:
         """Admit calls."""
@@ -120,6 +124,12 @@ def _address(settings: GrpcSettings) -> str:
         return settings.host
     is_bare_ipv6 = ":" in settings.host and not settings.host.startswith("[")
     return f"[{settings.host}]:{settings.port}" if is_bare_ipv6 else f"{settings.host}:{settings.port}"
+
+
+def _is_in_use(address: str) -> bool:
+    """Return whether a server listens on a unix socket, which gRPC would replace."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(address.removeprefix(UNIX_SCHEME).removeprefix("//")) == 0
 
 
 def _options(settings: GrpcSettings) -> list[tuple[str, int]]:

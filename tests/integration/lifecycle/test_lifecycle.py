@@ -1,6 +1,8 @@
 """Start, drain and stop as observed by callers, load balancers and probes."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,26 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
 from dragoman_service.grpc_api.server import SERVICE_NAMES
-from tests.integration.running_server import RunningServer, described_service, listening_server, refusal, running_server
+from tests.integration.running_server import (
+    RunningServer,
+    described_service,
+    listening_server,
+    refusal,
+    request,
+    running_server,
+)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 REFLECTION_VERSIONS = ("v1", "v1alpha")
+HEALTH_CHECKS = (
+    '{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": '
+    '{"serviceName": "dragoman.v1.TranslationService"}}'
+)
 
 
 @pytest.fixture
@@ -59,6 +74,33 @@ async def test_watcher_receives_every_change(starting: RunningServer) -> None:
     seen.append((await anext(statuses)).status)
 
     assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
+
+
+async def test_every_served_service_has_a_state(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__google_translation=True) as server:
+        states = (await health(server).List(health_pb2.HealthListRequest())).statuses
+        watched = [await health(server).Watch(health_pb2.HealthCheckRequest(service=name)).read() for name in states]
+
+    assert {*SERVICE_NAMES, "", "google.cloud.translation.v3.TranslationService", "grpc.health.v1.Health"} < set(states)
+    assert {state.status for state in (*states.values(), *watched)} == {SERVING}
+
+
+@pytest.mark.parametrize("num_channels", [40, 300])
+async def test_all_clients_with_health_checks_are_served(server: RunningServer, num_channels: int) -> None:
+    max_watchers = GrpcSettings().max_peer_watchers
+    async with contextlib.AsyncExitStack() as stack:
+        options = [("grpc.service_config", HEALTH_CHECKS), ("grpc.use_local_subchannel_pool", 1)]
+        stubs = [
+            pb_grpc.ModelServiceStub(
+                await stack.enter_async_context(grpc.aio.insecure_channel(server.target, options=options))
+            )
+            for _ in range(num_channels)
+        ]
+        for _ in range(2):
+            await asyncio.gather(*(stub.ListModels(pb.ListModelsRequest(), timeout=60) for stub in stubs))
+
+        assert server.sample("dragoman_health_watchers") == max_watchers
+        assert server.sample("dragoman_limit_rejections_total", limit="max_watchers") == num_channels - max_watchers
 
 
 async def test_health_of_unknown_service_is_not_found(server: RunningServer) -> None:
@@ -136,6 +178,23 @@ async def test_unavailable_grpc_port_is_named(server: RunningServer, tiny_model:
     with pytest.raises(ConfigError, match=rf"'grpc.port' is '127.0.0.1:{port}'"):
         async with listening_server(tiny_model, grpc__port=port):
             pass
+
+
+async def test_socket_of_a_running_server_is_not_replaced(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    async with (
+        running_server(tiny_model, grpc__host=f"unix:{path}") as server,
+        grpc.aio.insecure_channel(f"unix:{path}") as channel,
+    ):
+        with pytest.raises(ConfigError, match=r"grpc\.host"):
+            async with listening_server(tiny_model, grpc__host=f"unix:{path}"):
+                pass
+
+        response = await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."))
+        assert len(response.translations) == 1
+        assert server.port == 0
 
 
 async def test_server_can_be_stopped_twice(server: RunningServer) -> None:
