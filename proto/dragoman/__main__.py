@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Command] = {  # by name
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status: 0 success, 1 failure, 2 wrong usage, 130 or 141 interrupted."""
+    _open_missing_streams()
     try:
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -65,6 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
         return BROKEN_PIPE
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for standard streams that the parent process has closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest one that is free, so that of the stream
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def _run(words: Sequence[str]) -> int:
