@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
 from dragoman_service.grpc_api.server import GrpcServer
-from dragoman_service.http_api.application import protected_app
+from dragoman_service.http_api.application import ErrorForm, protected_app
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
@@ -45,7 +45,7 @@ from dragoman_service.translation.warm_up import warm_up
 from dragoman_service.vendor_apis.azure import AzureApi
 from dragoman_service.vendor_apis.deepl import DeepLApi
 from dragoman_service.vendor_apis.document_files import document_routes
-from dragoman_service.vendor_apis.google import google_routes, google_translation
+from dragoman_service.vendor_apis.google import google_apis, google_translation
 from dragoman_service.vendor_apis.libretranslate import LibreTranslateApi
 
 log = logging.getLogger(__name__)
@@ -72,25 +72,29 @@ def document_jobs(
 
 
 def http_servers(
-    settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
+    settings: Settings,
+    tls: TlsIdentityFiles | None,
+    apis: Sequence[tuple[list[Route], ErrorForm]],
+    monitoring: list[Route],
 ) -> list[HttpServer]:
     """Bind the HTTP port and the metrics port if it is separate; ConfigError if a port is in use."""
     http = settings.http
-    routes = api if http.serves_api(settings.tls) else []
+    error_forms = apis if http.serves_api(settings.tls) else []
+    routes = [route for of_api, _ in error_forms for route in of_api]
     if http.playground:
         if not routes:
             raise ConfigError("http.playground", True, "false, because the HTTP API is off (http.api)")
         routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
-        return [HttpServer(http, protected_app([*monitoring, *routes], http), tls=encryption)]
+        return [HttpServer(http, protected_app([*monitoring, *routes], http, error_forms), tls=encryption)]
     monitoring_http = http.of_monitoring()
     metrics_server = HttpServer(
         monitoring_http, protected_app(monitoring, monitoring_http), setting="http.metrics_port"
     )
     if not routes:
         return [metrics_server]
-    return [HttpServer(http, protected_app(routes, http), tls=encryption), metrics_server]
+    return [HttpServer(http, protected_app(routes, http, error_forms), tls=encryption), metrics_server]
 
 
 class App:
@@ -146,14 +150,12 @@ class App:
             clock=clock,
             extension=google,
         )
-        google_api = google_routes(google, self._grpc.pipeline, handlers)
         self._documents = document_jobs(settings, translator, self._grpc.pipeline.limiter, metrics)
-        apis = [api(self._grpc.pipeline, handlers) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)]
-        self._api = [
-            *google_api,  # first: the API of DeepL rejects all other paths below /v3
-            *document_routes(self._documents, apis),
-            *(route for api in apis for route in api.routes()),
+        apis = [
+            *google_apis(google, self._grpc.pipeline, handlers),  # first: DeepL's API rejects other paths below /v3
+            *(api(self._grpc.pipeline, handlers) for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)),
         ]
+        self._api = [([*document_routes(self._documents, [api]), *api.routes()], api.error_response) for api in apis]
         self._http: list[HttpServer] = []
         self._is_ready = False
 

@@ -57,7 +57,7 @@ class GrpcSettings(SettingsSection):
     handshake_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Longest time until a new connection can carry calls, including the TLS handshake."""
 
-    min_ping_interval_s: float = Field(default=10.0, ge=0, le=86400)
+    min_ping_interval_s: float = Field(default=5.0, ge=0, le=86400)
     """Shortest interval between pings of a client. A client that pings more often is disconnected."""
 
     keepalive_interval_s: float = Field(default=120.0, ge=0.1, le=86400)

@@ -52,14 +52,16 @@ class HttpContext:
         self.key_place = "the header `Authorization: Bearer KEY`"  # for error messages
         self.max_body_bytes = settings.max_message_bytes
         self.http_status: HTTPStatus | None = None  # of an error with a more specific status than that of its code
+        self.error_headers: dict[str, str] = {}  # of the response to a rejected request
         self.has_begun = False  # whether an event stream has started
         self.is_disconnected = False  # whether the client disconnected before the response
         self.response_headers: list[tuple[bytes, bytes]] = []  # of an event stream; set before it starts
 
     @property
-    def origin(self) -> str:
-        """Scheme and host of the server, as sent by the client."""
-        return f"{self._scope['scheme']}://{self.header('host')}"
+    def public_url(self) -> str:
+        """Address of the server for links: scheme, host and prefix, see `PublicAddress`."""
+        url: str = self._scope["state"]["public_url"]
+        return url
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -132,10 +134,11 @@ class HttpContext:
         """Return the body.
 
         Raises:
-            InvalidFieldError: if its media type is not accepted or it is too large; see also `check_headers`.
+            InvalidFieldError: for its encoding, media type or size; see also `check_headers`.
             asyncio.CancelledError: if the client disconnects.
         """
         self.check_headers()
+        self._check_content_encoding()
         self._check_content_type()
         self._check_body_size(int(self.header("content-length") or "0"))
         chunks, num_bytes = [], 0
@@ -149,10 +152,11 @@ class HttpContext:
         """Yield the body as it arrives, without a size limit.
 
         Raises:
-            InvalidFieldError: as `check_headers`.
+            InvalidFieldError: if its encoding is not accepted; see also `check_headers`.
             asyncio.CancelledError: if the client disconnects.
         """
         self.check_headers()
+        self._check_content_encoding()
         async for chunk in self._received_chunks():
             yield chunk
 
@@ -233,6 +237,13 @@ class HttpContext:
         parsed = Headers()
         parsed["content-type"] = self.header("content-type")
         return parsed
+
+    def _check_content_encoding(self) -> None:
+        encoding = self.header("content-encoding")
+        if encoding.lower() not in ("", "identity"):
+            self.http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            self.error_headers["accept-encoding"] = "identity"  # RFC 9110, section 12.5.3
+            raise InvalidFieldError("content-encoding", repr(encoding[:64]), "absent or identity")
 
     def _check_content_type(self) -> None:
         if self.media_type not in self._media_types or self._content_type.get_content_charset("utf-8") != "utf-8":

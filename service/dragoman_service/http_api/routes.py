@@ -8,7 +8,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -37,7 +37,8 @@ from dragoman_service.http_api.problem_details import Problem, problem
 from dragoman_service.models.model import ModelState, ModelStatus
 from dragoman_service.observability.usage import WARNINGS_KEY
 
-_OPENAPI_DOCUMENT = to_json(openapi_document())
+_OPENAPI_DOCUMENT = openapi_document()
+_NUM_PUBLIC_URLS = 16  # cached documents: clients choose the host if any is allowed
 
 ResponseBody = bytes | Response | None  # JSON, a whole response, or None if a stream has sent all its messages
 
@@ -55,6 +56,10 @@ class HttpApi(ABC):
         self.pipeline = pipeline
         self.handlers = handlers
         self.settings = pipeline.bounds.settings
+
+    @abstractmethod
+    def routes(self) -> list[Route]:
+        """Return the routes of the API."""
 
     @abstractmethod
     def error_response(self, error: Problem, message: str) -> Response:
@@ -105,7 +110,7 @@ class HttpApi(ABC):
                 return
             error, message = self.adapted_error(error, context)
             response = self.error_response(error, message)
-            response.headers.update(error.headers)
+            response.headers.update({**error.headers, **context.error_headers})
         elif context.has_begun:
             await context.end(event("end", b"{}"))
             return
@@ -180,8 +185,13 @@ class TranslationApi(HttpApi):
         return to_json({"languages": languages})
 
 
-async def _openapi(_request: Request) -> Response:
-    return Response(_OPENAPI_DOCUMENT, media_type="application/json")
+async def _openapi(request: Request) -> Response:
+    return Response(_openapi_of(request.state.public_url), media_type=JSON_MEDIA_TYPE)
+
+
+@lru_cache(maxsize=_NUM_PUBLIC_URLS)
+def _openapi_of(public_url: str) -> bytes:
+    return to_json({**_OPENAPI_DOCUMENT, "servers": [{"url": public_url}]})
 
 
 def event(kind: str, data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Self
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -10,6 +11,8 @@ from dragoman_service.security.settings import TlsSettings, is_loopback
 from dragoman_service.toml import SettingsSection
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_EXTENSIONS = re.compile(r"([a-z]+-)+extension:")
+_PUBLIC_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*/?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -34,14 +37,21 @@ def _split(value: object) -> object:
 def _origins(entries: Iterable[str]) -> tuple[str, ...]:
     origins = []
     for entry in entries:
-        origin = normalized_origin(entry)
+        origin = entry.lower() if _EXTENSIONS.fullmatch(entry.lower()) else normalized_origin(entry)
         if origin is None:
             raise ValueError(
-                "entries of the form scheme://host[:port] without a path, such as https://shop.example (`*` is not "
-                "allowed, since any web page could then call the server)"
+                "entries of the form scheme://host[:port] without a path, such as https://shop.example, or the scheme "
+                "of browser extensions, such as moz-extension: (`*` is not allowed, since any web page could then call "
+                "the server)"
             )
         origins.append(origin)
     return tuple(origins)
+
+
+def _public_url(value: str) -> str:
+    if value and not _PUBLIC_URL.fullmatch(value):
+        raise ValueError("http(s)://host[:port][/prefix], such as https://mt.example/translate")
+    return value.rstrip("/")
 
 
 class HttpSettings(SettingsSection):
@@ -70,8 +80,25 @@ class HttpSettings(SettingsSection):
 
     allowed_origins: Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_origins)] = ()
     """Origins of other web sites whose pages can call the server from a browser (CORS), each `scheme://host[:port]`,
-    such as `https://shop.example`. Pages of the server itself can always call it. Requests with another `Origin` are
-    rejected with 403."""
+    such as `https://shop.example`. `moz-extension:` or another scheme of extensions allows all extensions of a kind of
+    browser, as Firefox gives each installation another origin. Pages of the server itself can always call it. Requests
+    with another `Origin` are rejected with 403."""
+
+    public_url: Annotated[str, AfterValidator(_public_url)] = ""
+    """Address under which clients reach the HTTP port, such as `https://mt.example/translate`: scheme, host, and
+    optionally port and path. Links in responses use it. Its host is an allowed host and its origin an allowed origin. A
+    request may have its path or not, so a proxy need not strip it. Empty: derived from each request."""
+
+    trusted_proxies: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_split)] = ()
+    """Networks of proxies whose headers (`proxy_headers`) replace the address of the client and, without `public_url`,
+    scheme, host and prefix of links. Requests without a key from the same client then share limits, instead of all
+    requests of the proxy. The proxy must remove these headers from the requests of its clients. Limits on connections
+    and gRPC always use the address of the connection."""
+
+    proxy_headers: Literal["x-forwarded", "forwarded"] = "x-forwarded"
+    """Headers of trusted proxies: `x-forwarded` for `X-Forwarded-Proto`, `-Host`, `-Prefix` and `-For`; `forwarded` for
+    `Forwarded` (RFC 7239) and `X-Forwarded-Prefix`. Others are ignored, because proxies pass them on from clients. A
+    forwarded host must also be allowed by `allowed_hosts`."""
 
     metrics_host: str | None = None
     """Address of `metrics_port`; unset: `host`."""

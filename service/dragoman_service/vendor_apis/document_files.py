@@ -201,7 +201,7 @@ class LibreTranslateFiles(_DocumentRoutes):
                 await self._jobs.remove(state.document_id)
                 raise
             name = quote(f"{state.document_id}-{key}.{state.file_name}", safe="")
-            content = {"translatedFileUrl": f"{context.origin}/download_file/{name}"}
+            content = {"translatedFileUrl": f"{context.public_url}/download_file/{name}"}
             return to_json({**content, "warning": state.message} if state.message else content)
 
         await self.answer(context, UPLOAD_DOCUMENT, respond)

@@ -8,8 +8,7 @@ from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
 
 if TYPE_CHECKING:
-    from starlette.routing import Route
-
+    from dragoman_service.http_api.routes import HttpApi
     from dragoman_service.vendor_apis.google_grpc import GoogleTranslation
 
 
@@ -25,10 +24,10 @@ def google_translation(settings: GrpcSettings, handlers: Handlers) -> "GoogleTra
     return GoogleTranslation(handlers)
 
 
-def google_routes(google: "GoogleTranslation | None", pipeline: RequestPipeline, handlers: Handlers) -> "list[Route]":
-    """Return the HTTP routes for clients of Google Cloud Translation; an empty list if off."""
+def google_apis(google: "GoogleTranslation | None", pipeline: RequestPipeline, handlers: Handlers) -> "list[HttpApi]":
+    """Return the HTTP APIs for clients of Google Cloud Translation; an empty list if off."""
     if google is None:
         return []
     from dragoman_service.vendor_apis.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
 
-    return [*GoogleV3Api(pipeline, handlers, google=google).routes(), *GoogleV2Api(pipeline, handlers).routes()]
+    return [GoogleV3Api(pipeline, handlers, google=google), GoogleV2Api(pipeline, handlers)]

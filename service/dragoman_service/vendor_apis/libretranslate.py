@@ -1,7 +1,7 @@
 """LibreTranslate API: `/translate`, `/detect`, `/languages` and the paths that its web page requests.
 
 Parameters come from the query and from a body in JSON, an urlencoded form or a multipart form. Errors are
-`{"error": "..."}` with one of the statuses 400, 403, 404, 405, 429, 500 and 503.
+`{"error": "..."}` with one of the statuses 400, 403, 404, 405, 415, 429, 500 and 503.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from dragoman_service.request import (
 from dragoman_service.security.authentication import peer_name
 from dragoman_service.vendor_apis.base import NO_LANGUAGE, VendorApi, json_error
 from dragoman_service.vendor_apis.language_names import language_name
-from dragoman_service.vendor_apis.parameters import Parameters, Text, Texts, body_fields, grouped
+from dragoman_service.vendor_apis.parameters import Ignored, Parameters, Text, Texts, body_fields, grouped
 
 _FORMATS = {"text": TextFormat.PLAIN, "html": TextFormat.HTML}
 
@@ -43,6 +43,7 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.UNAUTHORIZED: HTTPStatus.FORBIDDEN,
     HTTPStatus.FORBIDDEN: HTTPStatus.FORBIDDEN,
     HTTPStatus.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     HTTPStatus.TOO_MANY_REQUESTS: HTTPStatus.TOO_MANY_REQUESTS,
 }
 """LibreTranslate's statuses instead of those below 500; all others become 400, except 404 for unknown paths."""
@@ -67,6 +68,7 @@ class TranslationParameters(Parameters):
     format: Literal["text", "html"] = "text"
     alternatives: int = Field(default=0, ge=0, lt=option_range("options.beam_size").maximum)
     api_key: str = ""
+    secret: Ignored = None
 
     def translation_request(self, texts: Sequence[str]) -> TranslationRequest:
         """Return the request of the service."""
@@ -91,6 +93,7 @@ class DetectionParameters(Parameters):
 
     q: Text
     api_key: str = ""
+    secret: Ignored = None
 
 
 class LibreTranslateApi(VendorApi):
@@ -265,4 +268,4 @@ def translations(
 
 
 def _detected(language: DetectedLanguage) -> dict[str, Any]:
-    return {"confidence": round(100 * language.confidence, 1), "language": language.language}
+    return {"confidence": round(100 * language.confidence), "language": language.language}

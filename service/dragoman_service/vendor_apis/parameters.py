@@ -1,6 +1,8 @@
 """Parameters of vendor requests: reads them from JSON, forms and queries, and validates them with pydantic models."""
 
+import logging
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo
@@ -10,6 +12,8 @@ from dragoman_service.errors import InvalidFieldError, RequestError
 from dragoman_service.file_translation.multipart import MULTIPART_MEDIA_TYPE, multipart_fields
 from dragoman_service.http_api.bodies import FORM_MEDIA_TYPE, check_unicode, form_fields, json_content, shown_name
 from dragoman_service.translation.settings import MAX_TEXTS
+
+log = logging.getLogger(__name__)
 
 _MAX_SHOWN_CHARACTERS = 64
 _MAX_FIELDS = 64  # pydantic builds an error for each unknown one
@@ -80,6 +84,15 @@ def _rejected(value: object, info: ValidationInfo) -> None:
         raise RequestError(_name(info), "not supported")
 
 
+def _ignored(_value: object, info: ValidationInfo) -> None:
+    _log_ignored(_name(info))
+
+
+@cache
+def _log_ignored(name: str) -> None:
+    log.info("parameter ignored", extra={"parameter": name})  # once, as clients send it with each request
+
+
 def _max_characters(info: ValidationInfo) -> int:
     context: Any = info.context
     return int(context["max_text_characters"])
@@ -96,6 +109,9 @@ Texts = Annotated[list[str], PlainValidator(_checked_texts)]
 StringList = Annotated[list[str], Field(max_length=MAX_TEXTS), BeforeValidator(as_list)]
 AnyCase = BeforeValidator(lambda value: str(value).lower() if isinstance(value, str | bool) else value)
 Unsupported = Annotated[None, PlainValidator(_rejected)]
+Ignored = Annotated[None, PlainValidator(_ignored)]
+"""A parameter of the vendor's clients that has no meaning here; its name is logged once."""
+
 JsonFormat = Annotated[Literal["json"], BeforeValidator(lambda value: str(value).partition(";")[0])]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from dragoman_service.calls.settings import GrpcSettings
 from tests.certificates import OWN_CONNECTION
 from tests.integration.proxy import Proxy
 from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server
@@ -132,6 +133,24 @@ async def test_allowed_pings_keep_the_connection(tiny_model: Path) -> None:
         assert not call.done()
         server.model.resume()
         await call
+
+
+async def test_allowed_pings_keep_an_idle_connection(tiny_model: Path) -> None:
+    pings = (
+        ("grpc.keepalive_time_ms", 75),  # less than 10 s / 100, as delays of the network vary
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+    )
+    interval_s = GrpcSettings().min_ping_interval_s / 100  # clients of Go and Python ping every 10 s at most
+    limits = {"grpc__min_ping_interval_s": interval_s}
+    async with running_server(tiny_model, **limits) as server, channel(server, *pings) as connection:
+        await translate(connection)
+
+        leaving = asyncio.ensure_future(until_state_is_left(connection, grpc.ChannelConnectivity.READY))
+        await asyncio.wait((leaving,), timeout=0.8)  # ten pings; there is nothing to wait for
+
+        assert not leaving.done()
+        leaving.cancel()
 
 
 async def test_calls_of_a_vanished_client_are_cancelled(tiny_model: Path) -> None:

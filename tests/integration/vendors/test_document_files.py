@@ -264,6 +264,19 @@ async def test_libretranslate_returns_a_url_for_one_download(
     assert documents(directory) == []
 
 
+async def test_download_link_has_the_public_address(tiny_model: Path, directory: Path) -> None:
+    settings = {"documents__directory": directory, "http__public_url": "https://mt.example/mt"}
+    async with running_server(tiny_model, **settings) as server, client_of(server) as http:
+        response = await http.post("/mt/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", TEXTS[0])})
+        address = response.json()["translatedFileUrl"]
+        download = await http.get(address.removeprefix("https://mt.example"))
+        spec = await http.get("/openapi.json")
+
+    assert address.startswith("https://mt.example/mt/download_file/")
+    assert download.status_code == 200
+    assert spec.json()["servers"] == [{"url": "https://mt.example/mt"}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "target"), [("a.docx", b"garbage", "de"), ("a.txt", b"a", "xx")], ids=["file", "language"]
 )

@@ -58,6 +58,19 @@ async def test_query_and_body_are_merged(http: httpx.AsyncClient) -> None:
     assert responses[2].json()["error"].startswith("source: ")
 
 
+@pytest.mark.parametrize("path", ["/translate", "/detect"])
+async def test_names_that_clients_send_are_ignored_and_logged_once(
+    http: httpx.AsyncClient, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = FIELDS if path == "/translate" else {"q": TEXTS[0]}
+    with caplog.at_level("INFO", logger="dragoman_service.vendor_apis.parameters"):
+        answers = [await http.post(path, json={**fields, "secret": "s3"}) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len([record for record in caplog.records if record.message == "parameter ignored"]) <= 1
+    assert "s3" not in caplog.text
+
+
 @pytest.mark.parametrize("content", [b"", b"q=%ff&source=en", b"q=a&source=en&source=en", b"q=a&" * 1000, b"\xff"])
 async def test_invalid_form_is_rejected(http: httpx.AsyncClient, content: bytes) -> None:
     headers = {"content-type": "application/x-www-form-urlencoded"}
@@ -83,7 +96,8 @@ async def test_detected_language_has_a_confidence_in_percent(http: httpx.AsyncCl
     translation = (await http.post("/translate", json={**FIELDS, "source": "auto"})).json()
 
     assert detected["language"] == translation["detectedLanguage"]["language"] == "en"
-    assert 50 <= detected["confidence"] < 100
+    assert 50 <= detected["confidence"] <= 100
+    assert isinstance(detected["confidence"], int)
     assert (await http.post("/detect", json={"q": 7})).status_code == 400
     assert (await http.post("/detect", json={"q": ["A man."]})).status_code == 400
 

@@ -1,6 +1,7 @@
 """Scenarios that all vendor APIs share: translation, detection, keys and errors, with the vendors' own clients."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,15 @@ async def test_body_that_is_not_json_is_rejected(server: RunningServer, vendor: 
 
             assert response.status_code == 400
             assert message_of(vendor, response.json())
+
+
+async def test_compressed_body_is_rejected_with_the_header(http: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    for path in PATHS.values():
+        response = await http.post(path, content=gzip.compress(b"{}"), headers=headers)
+
+        assert (response.status_code, response.headers["accept-encoding"]) == (415, "identity"), path
+        assert "content-encoding: " in response.text
 
 
 @pytest.mark.parametrize("vendor", UNSERVED)

@@ -13,6 +13,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.context import Endpoint, HttpContext
 from dragoman_service.http_api.monitoring import monitoring_routes
+from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.http_api.settings import HttpSettings
 
 SHOP = "https://shop.example"
@@ -101,6 +102,43 @@ async def test_requests_without_origin_are_accepted(request_line: tuple[str, str
     assert (await ask(request_line, headers)).status_code == 200
 
 
+@pytest.mark.parametrize("origin", ["moz-extension://2f7a-11", "safari-web-extension://A1"])
+async def test_extensions_can_call_only_if_their_scheme_is_allowed(origin: str) -> None:
+    allowed = {"allowed_origins": [SHOP, origin.partition("//")[0]]}
+    headers = {"origin": origin, "sec-fetch-site": "cross-site"}
+
+    assert (await ask(CALL, headers, **LISTED)).status_code == 403
+    assert (await ask(CALL, {**headers, "origin": "chrome-extension://abc"}, **allowed)).status_code == 403
+    answer = await ask(CALL, headers, **allowed)
+    preflight = await ask(("OPTIONS", CALL[1]), {**headers, **PREFLIGHT}, **allowed)
+    for response in (answer, preflight):
+        assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, origin)
+
+
+async def test_rejections_have_the_form_of_the_api() -> None:
+    def error_form(error: Problem, message: str) -> PlainTextResponse:
+        return PlainTextResponse(message, error.status)
+
+    routes = [Route("/translate", Endpoint(_translate, GrpcSettings()), methods=["POST"])]
+    app = protected_app(routes, HttpSettings(), [(routes, error_form)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:9464") as client:
+        answers = [
+            await client.request(method, path, headers=headers)
+            for method, path, headers in (
+                ("POST", "/translate", EVIL),
+                ("DELETE", "/translate", EVIL),
+                ("POST", "/translate", {"host": "evil.example"}),
+                ("POST", "/other", EVIL),
+            )
+        ]
+
+    assert [response.status_code for response in answers] == [403, 403, 421, 403]
+    assert [response.headers["content-type"].partition(";")[0] for response in answers] == [
+        *(["text/plain"] * 3),
+        "application/problem+json",
+    ]
+
+
 PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization, content-type, x-request-timeout",
@@ -137,6 +175,7 @@ async def test_preflight_of_other_origin_is_not_permitted(settings: dict[str, An
         ("https://Shop.Example:443, http://127.0.0.1:80", (SHOP, "http://127.0.0.1")),
         (["http://localhost:3000", "http://[::1]:8080"], ("http://localhost:3000", "http://[::1]:8080")),
         ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
+        ("Moz-Extension:", ("moz-extension:",)),
     ],
 )
 def test_origins_are_normalized(given: object, origins: tuple[str, ...]) -> None:
@@ -148,6 +187,8 @@ def test_origins_are_normalized(given: object, origins: tuple[str, ...]) -> None
     [
         "*",
         "null",
+        "https:",
+        "moz-extension://*",
         "shop.example",
         SHOP + "/",
         "https://",

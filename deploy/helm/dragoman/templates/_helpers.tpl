@@ -38,6 +38,9 @@ models{{ with .name }}-{{ . | lower | replace "_" "-" | replace "." "-" }}{{ end
 {{- if .Values.access.allowUnauthenticated }}
 {{- $_ := set $all "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED" (dict "value" "true") }}
 {{- end }}
+{{- if .Values.gateway.enabled }}
+{{- $_ := set $all "DRAGOMAN_HTTP__PUBLIC_URL" (dict "value" (printf "https://%s" (first .Values.gateway.httpHostnames))) }}
+{{- end }}
 {{- if .Values.tls.existingSecret }}
 {{- $_ := set $all "DRAGOMAN_TLS__CERTIFICATE_FILE" (dict "value" "/etc/dragoman/tls/tls.crt") }}
 {{- $_ := set $all "DRAGOMAN_TLS__PRIVATE_KEY_FILE" (dict "value" "/etc/dragoman/tls/tls.key") }}
