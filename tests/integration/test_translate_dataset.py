@@ -30,7 +30,7 @@ from tests.integration.real_process import START_S, free_ports, process
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # Ray starts several times
-NUM_BLOCKS = 150
+NUM_BLOCKS = 90
 BLOCK_ROWS = 4
 WAIT_S = 120.0  # only reached by a test that would otherwise fail anyway
 METRICS_PORT = 44217  # the default of Ray

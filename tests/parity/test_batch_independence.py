@@ -76,7 +76,7 @@ def arrivals(draw: st.DrawFn) -> Arrival:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(arrivals(), min_size=2, max_size=6))
 def test_result_is_bit_identical_alone_and_with_segments_of_other_options(
     model: StepModel, drawn: list[Arrival]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.integration.running_server import RunningServer, http_client, running_server
 
-NUM_EXAMPLES = 50  # of each operation, valid and invalid alike
+NUM_EXAMPLES = 20  # of each operation, valid and invalid alike
 TIMEOUT_S = 20.0
 
 ACCEPTANCE = "positive_data_acceptance"

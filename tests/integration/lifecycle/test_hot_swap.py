@@ -20,10 +20,10 @@ from tests.integration.running_server import RunningServer, running_server
 from tests.tiny_bundle import build_tiny_bundle
 from tests.waiting import until
 
-NUM_SWAPS = 20
+NUM_SWAPS = 10
 NUM_CALLERS = 4
 NUM_WARMING_SWAPS = 4  # until allocators stop growing
-MAX_GROWTH_BYTES = 24 << 20  # measured: each leaked tiny model costs 2.5 MB, so 20 of them 50 MB
+MAX_GROWTH_BYTES = 14 << 20  # measured: each leaked tiny model costs 2.5 MB, so 10 of them 25 MB
 
 
 @pytest.fixture(scope="module")

@@ -98,18 +98,6 @@ def test_rejection_ends_with_one_line_and_exit_code_1(ports: Ports, capsys: pyte
     assert line.startswith("dragoman: NOT_FOUND: target_language")
 
 
-@pytest.mark.slow
-def test_demo_translates_in_both_directions_and_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
-
-    output = capsys.readouterr().out
-    assert output.count("(en-de/1)\n   en     ") == 3
-    assert output.count("(de-en/1)\n   de     ") == 2
-    assert output.count("   score  ") == 5
-    assert 'dragoman_requests_total{method="Translate",status="OK"} 5.0' in output
-    assert output.endswith("ended with exit code 0\n")
-
-
 def test_failed_demo_reports_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--models", "missing"]) == 1
 
