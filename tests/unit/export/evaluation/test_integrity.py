@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.evaluation.integrity import frames, values
-from dragoman_export.evaluation.integrity.cases import DIRECTIONS, KINDS, generate
+from dragoman_export.evaluation.integrity import values
+from dragoman_export.evaluation.integrity.cases import DIRECTIONS, FRAMES, KINDS, generate
 from dragoman_export.evaluation.integrity.checks import Case, check_case
 from dragoman_export.evaluation.integrity.measure import Answer, measure, table, with_totals
 from dragoman_service.request import TextFormat
@@ -182,11 +182,9 @@ def test_changed_digit_is_damage(kind: str) -> None:
 
 
 def test_every_family_has_twelve_frames_in_each_language() -> None:
-    families = [value for name, value in vars(frames).items() if name.isupper() and isinstance(value, dict)]
-
-    assert len(families) >= 12
-    assert all(set(family) == {"en", "de"} for family in families)
-    assert all(len(set(each)) == len(each) >= 12 for family in families for each in family.values())
+    assert len(FRAMES) >= 12
+    assert all(set(family) == {"en", "de"} for family in FRAMES.values())
+    assert all(len(set(each)) == len(each) >= 12 for family in FRAMES.values() for each in family.values())
 
 
 def test_values_cover_many_languages_and_frameworks() -> None:
