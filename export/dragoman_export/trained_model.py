@@ -47,7 +47,7 @@ class TrainedModel:
         ImportFormatError if a portable model is damaged, RunFolderError if checkpoint or vocabulary are missing.
         """
         run = RunFolder(path)
-        if PortableModel.is_at(path):
+        if (path / WEIGHTS_NAME).is_file():
             portable = PortableModel.open(path)
             files = portable.tokenizer_files
             return cls(checkpoint=path / WEIGHTS_NAME, run=run, portable=portable, tokenizer_files=files)

@@ -140,8 +140,8 @@ def read_domains(path: Path, limit: int | None) -> dict[str, list[Pair]]:
 
     CorpusError if a line is malformed, or only some lines have a domain.
     """
-    has_domains = kind_of(path) is None and _num_columns(path) == _NUM_DOMAIN_COLUMNS
-    if not has_domains:
+    first = next(read_lines(path), b"") if kind_of(path) is None and path.is_file() else b""
+    if first.count(b"\t") + 1 != _NUM_DOMAIN_COLUMNS:
         return {"": list(read_pairs([path], limit))}
     domains: dict[str, list[Pair]] = {}
     for number, line in enumerate(islice(read_lines(path), limit), start=1):
@@ -157,11 +157,6 @@ def read_domains(path: Path, limit: int | None) -> dict[str, list[Pair]]:
             raise CorpusError(f"{location}: empty column")
         domains.setdefault(domain, []).append(Pair(source=source, target=target, location=location))
     return domains
-
-
-def _num_columns(path: Path) -> int:
-    # of the first line
-    return next((line.count(b"\t") + 1 for line in read_lines(path)), 0) if path.is_file() else 0
 
 
 def domain_weights(sizes: Sequence[int]) -> Floats:

@@ -368,9 +368,8 @@ def _read_lines(path: Path, num_expected: int) -> tuple[str, ...]:
 
 
 def _translate_with_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
-    settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
     texts, runs = [""] * len(pairs), list[TranslationRun]()
-    with open_text_model(args.bundle, settings) as (model, precision):
+    with open_text_model(args.bundle, _runtime_settings(args)) as (model, precision):
         for languages, indices in _by_languages(pairs).items():
             run = translate_texts(
                 model.for_pair(*languages) if languages else model,

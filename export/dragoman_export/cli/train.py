@@ -147,11 +147,6 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subwords", choices=("unigram", "bpe"), help=type_help)
 
 
-def flag_of(field: str) -> str:
-    """Return the flag of a field of the model or of training."""
-    return f"--{_FLAGS.get(field, field.replace('_', '-'))}"
-
-
 def run(args: argparse.Namespace) -> int:
     """Train, in one process or as one of those started by `torchrun`."""
     keep_freed_memory()
@@ -209,7 +204,7 @@ def _dumped(args: argparse.Namespace) -> str:
 def _flags(fields: Mapping[str, Any]) -> dict[str, Any]:
     # Keys of a run file; paths as text.
     return {
-        flag_of(name).removeprefix("--"): str(value) if isinstance(value, Path) else value
+        _FLAGS.get(name, name.replace("_", "-")): str(value) if isinstance(value, Path) else value
         for name, value in fields.items()
     }
 

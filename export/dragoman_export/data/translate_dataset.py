@@ -126,11 +126,10 @@ def _exit_status(command: list[str], environment: Mapping[str, str]) -> int:
     # As in a shell; empty variables are omitted.
     given = {name: value for name, value in environment.items() if value}
     with subprocess.Popen(command, env={**os.environ, **given}) as process:  # noqa: S603 - our own program
-
-        def pass_on(number: int, _: object) -> None:
-            process.send_signal(number)
-
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, lambda each, _: process.send_signal(each))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             status = process.wait()
         finally:

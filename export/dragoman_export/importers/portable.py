@@ -119,11 +119,6 @@ class PortableModel:
     tokenizer_files: TokenizerFiles
 
     @classmethod
-    def is_at(cls, directory: Path) -> bool:
-        """Return whether a directory contains a portable model."""
-        return (directory / WEIGHTS_NAME).is_file()
-
-    @classmethod
     def open(cls, directory: Path) -> "PortableModel":
         """Read the descriptions; ImportFormatError if one is missing or invalid."""
         path = directory / _CONFIG_NAME

@@ -249,8 +249,12 @@ class DataConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values; files as lists of one TSV path or two paths."""
+        files = {
+            name: [[str(path) for path in (pair.source, pair.target) if path] for pair in pairs]
+            for name, pairs in (("train", self.train), ("dev", self.dev))
+        }
         mixing = {"weights": list(self.weights), "temperature": self.temperature}
-        return {**{name: self._paths(name) for name in ("train", "dev")}, "max_malformed": self.max_malformed, **mixing}
+        return {**files, "max_malformed": self.max_malformed, **mixing}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "DataConfig":
@@ -266,9 +270,6 @@ class DataConfig:
             weights=tuple(fields.get("weights", ())),  # runs of earlier versions have none
             temperature=fields.get("temperature"),
         )
-
-    def _paths(self, name: str) -> list[list[str]]:
-        return [[str(path) for path in (pair.source, pair.target) if path] for pair in getattr(self, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

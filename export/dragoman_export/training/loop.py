@@ -151,15 +151,16 @@ class Trainer:
         batch, vocabulary = self._epoch.batch(0), self._text.vocabulary
         sources = vocabulary.decode(batch.source_ids[:_PREVIEW_PAIRS].tolist())
         targets = vocabulary.decode(batch.target_ids[:_PREVIEW_PAIRS].tolist())
-        steps = self._steps_per_epoch()
-        tokens = self._epoch.num_target_tokens
+        real = batch.source_ids.numel() if batch.source_mask is None else int(batch.source_mask.sum())
+        padding = 1 - (real + len(batch.labels)) / (batch.source_ids.numel() + batch.target_ids.numel())
+        steps, tokens = self._steps_per_epoch(), self._epoch.num_target_tokens
         return "\n".join(
             (
                 f"parameters: {num_parameters:,}",
                 f"memory of weights, gradients and optimizer: {num_parameters * _BYTES_PER_PARAMETER / 2**20:,.0f} MiB",
                 f"an epoch: {steps:,} steps, {tokens:,} target tokens, about {step_s * steps / 60:,.1f} minutes",
                 f"a step: {step_s:.2f} s",
-                f"a batch: {len(batch.source_ids):,} pairs, padding {_padding(batch):.1%}",
+                f"a batch: {len(batch.source_ids):,} pairs, padding {padding:.1%}",
                 *(f"    {source}\n    {target}" for source, target in zip(sources, targets, strict=True)),
             )
         )
@@ -369,9 +370,3 @@ class Trainer:
             self._folder.append("stop", step=self.progress.step, reason=reason)
         self._meter.message(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
         self._meter.close()
-
-
-def _padding(batch: Batch) -> float:
-    # Share of padding on both sides.
-    real = batch.source_ids.numel() if batch.source_mask is None else int(batch.source_mask.sum())
-    return 1 - (real + len(batch.labels)) / (batch.source_ids.numel() + batch.target_ids.numel())

@@ -136,7 +136,7 @@ def _placeholder(random: Random, language: str) -> Case:
         case _:
             text = values.random_placeholder(random)
             source = _filled(random, "things", language, text)
-            return _case(random, "placeholder", language, source, [text], is_plain=_is_active_in_html(text))
+            return _case(random, "placeholder", language, source, [text], is_plain="<" in text or "&" in text)
 
 
 def _plural_forms(random: Random, language: str) -> Case:
@@ -156,10 +156,6 @@ def _plural_forms(random: Random, language: str) -> Case:
         )
     )
     return _case(random, "placeholder", language, source, keep, is_plain=True)
-
-
-def _is_active_in_html(text: str) -> bool:
-    return "<" in text or "&" in text
 
 
 def _address(random: Random, language: str) -> Case:
