@@ -10,7 +10,9 @@ from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningK
 from dragoman_service.text.casing import capitalized_like, capitals
 from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
+from dragoman_service.text.invariants.untranslated import find_untranslated, is_short_copy
 from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation, primary_language
+from dragoman_service.text.ordinary import is_ordinary
 from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
 from dragoman_service.text.placeholders.masking import masked, masked_target
 from dragoman_service.text.placeholders.placement import Repair
@@ -36,6 +38,7 @@ class Candidate:
     fragments: tuple[Fragment, ...]
     violations: tuple[Violation, ...]  # spans in the text of the part, and in its translation
     links: Sequence[AlignmentLink] | None  # of a part without codes; None: unknown
+    is_copied_label: bool  # a label of up to three words, without codes but the mark of an accelerator, is copied
 
     @property
     def text(self) -> str:
@@ -77,6 +80,16 @@ class CandidateReader:
             links: links from the model text of the part to `target`; None: unknown.
         """
         decoded = target
+        is_copied_label = _is_copied_label(part, target)
+        if part.unit is None and not part.model_text.is_recased and self._is_final(source, target):
+            return Candidate(
+                hypothesis=hypothesis,
+                decoded=decoded,
+                fragments=tuple(_linked(target, links or (), part.span.start)),
+                violations=self._copies(source, target),
+                links=links,
+                is_copied_label=is_copied_label,
+            )
         target, links = self._corrected(source, part, hypothesis, target, links)
         if part.unit is None:
             text, links = self._cased(part, target, links)
@@ -87,6 +100,7 @@ class CandidateReader:
                 fragments=tuple(_linked(text, links or (), part.span.start)),
                 violations=violations,
                 links=links,
+                is_copied_label=is_copied_label,
             )
         restored = restore(part.unit, target, links)
         fragments = restored.fragments
@@ -95,8 +109,30 @@ class CandidateReader:
         lost = (_lost(repair, source, part.span.start) for repair in restored.repairs)
         found = self._violations(_masked_source(source, part), "".join(map(_visible, fragments)))
         return Candidate(
-            hypothesis=hypothesis, decoded=decoded, fragments=fragments, violations=(*lost, *found), links=None
+            hypothesis=hypothesis,
+            decoded=decoded,
+            fragments=fragments,
+            violations=(*lost, *found),
+            links=None,
+            is_copied_label=is_copied_label,
         )
+
+    def _is_final(self, source: str, target: str) -> bool:
+        # Whether source and target are ordinary, and the target needs no correction of its start and its end.
+        has_ending = source[-1:] == target[-1:] and source[-2:-1].isalnum() and target[-2:-1].isalnum()
+        return (
+            has_ending
+            and (target[0].isupper() or not source[0].isupper())
+            and is_ordinary(source)
+            and is_ordinary(target)
+            and (source.isascii() or all(map(self.spells, set(source))))
+        )
+
+    def _copies(self, source: str, target: str) -> tuple[Violation, ...]:
+        # The violations of an ordinary target, which may be a copy of the source.
+        if not self.is_compared or set(source.split()).isdisjoint(target.split()):
+            return ()
+        return tuple(find_untranslated(self._texts(source, target)))
 
     def _corrected(
         self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None
@@ -138,9 +174,10 @@ class CandidateReader:
         return replace(fragment, text=capitals(fragment.text, language=self.target_language))
 
     def _violations(self, source: str, target: str) -> tuple[Violation, ...]:
-        if not self.is_compared:
-            return ()
-        texts = Texts(
+        return tuple(find_violations(self._texts(source, target))) if self.is_compared else ()
+
+    def _texts(self, source: str, target: str) -> Texts:
+        return Texts(
             source=source,
             target=target,
             source_language=self.source_language,
@@ -148,7 +185,12 @@ class CandidateReader:
             spells=self.spells,
             is_word=self.is_word,
         )
-        return tuple(find_violations(texts))
+
+
+def _is_copied_label(part: TextPart, target: str) -> bool:
+    source = part.model_text.text
+    may_be_copy = source[:1].casefold() == target[:1].casefold() and (part.unit is None or part.unit.is_label)
+    return may_be_copy and is_short_copy(source, target)
 
 
 def _changed(text: str, changes: Sequence[tuple[Span, str]]) -> str:

@@ -35,7 +35,6 @@ from dragoman_service.text.hypotheses import (
     without_violations,
 )
 from dragoman_service.text.invariants.symbols import quotation_marks
-from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import HARD_KINDS
 from dragoman_service.text.placeholders.markdown import is_markup_intact
 from dragoman_service.text.placeholders.masking import Placeholders
@@ -105,6 +104,8 @@ class TextPipeline(TextPlanner):
         prefix of the caller.
         """
         self._check()
+        if not attempt.best.violations and not attempt.best.is_copied_label:
+            return None
         part, search, tags = attempt.part, attempt.part.segment.search, self._tokenizer.target_prefix
         if attempt.result.degeneration is not None or search.sampling is not None or search.target_prefix != tags:
             return None
@@ -189,7 +190,7 @@ class TextPipeline(TextPlanner):
         # Hard violations, and all. A short copy counts as a soft one, or as a hard one if its capitals are a slip. A
         # misplaced quotation mark counts twice, because a text without quotation marks is easier to read.
         best = attempt.best
-        is_copy = _is_copied_label(attempt, best)
+        is_copy = best.is_copied_label
         lost = (each.source for each in best.violations if each.kind is WarningKind.PLACEHOLDER_LOST and each.source)
         num_misplaced = sum(quotation_marks(attempt.source[span.start : span.end]) == [0] for span in lost)
         num_hard = best.num_hard + num_misplaced + (is_copy and is_irregular(attempt.source))
@@ -451,21 +452,14 @@ def _violation_warnings(
         yield TranslationWarning(kind=WarningKind.REPAIR_SKIPPED, message=message, sentence_index=sentence_index)
 
 
-def _is_copied_label(attempt: Attempt, candidate: Candidate) -> bool:
-    # Whether a label, which has no codes but the mark of an accelerator, is copied.
-    unit = attempt.part.unit
-    return (unit is None or unit.is_label) and is_short_copy(attempt.part.model_text.text, candidate.decoded)
-
-
 def _is_unsure_copy(sentence: Sequence[_Chosen], alignment: SentenceAlignment) -> bool:
     # Whether a word, which is not an acronym, is copied with a low confidence. It may be a name.
-    if len(sentence) != 1 or alignment.score is None:
-        return False
     attempt, candidate = sentence[0]
+    if len(sentence) != 1 or not candidate.is_copied_label or alignment.score is None:
+        return False
     is_unsure = alignment.score < _SURE_COPY or is_irregular(attempt.source)
-    is_word = len(attempt.source.split()) == 1
     is_acronym = attempt.source.isupper() and not attempt.part.model_text.is_from_capitals
-    return is_unsure and is_word and not is_acronym and _is_copied_label(attempt, candidate)
+    return is_unsure and len(attempt.source.split()) == 1 and not is_acronym
 
 
 def _copy_warning(alignment: SentenceAlignment, sentence_index: int) -> TranslationWarning:

@@ -26,6 +26,7 @@ from dragoman_service.request import (
 from dragoman_service.text.abbreviations import AbbreviationFinder
 from dragoman_service.text.casing import is_in_capitals, sentence_case
 from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.text.ordinary import is_ordinary
 from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
@@ -208,6 +209,10 @@ class TextPlanner:
         )
         finders = (*compiled.finders, *of_languages, unknown)
         self._protection = replace(compiled, finders=finders)
+        self._abbreviations = of_languages[0]
+        self._known = self._tokenizer.readable[language]
+        # Whether an ordinary text has no spans but abbreviations.
+        self._has_short_path = compiled.needs_trigger and not request.options.terms and glossary is None
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False
@@ -327,7 +332,12 @@ class TextPlanner:
 
     def _is_plain(self, text: str) -> bool:
         # Whether a plain text has no codes.
+        if self._is_ordinary(text):
+            return not self._abbreviations.add_to((), text, self._check)
         return not _SPECIAL.search(text) and not self._protection.find(text, self._check)
+
+    def _is_ordinary(self, text: str) -> bool:
+        return self._has_short_path and is_ordinary(text) and self._known.issuperset(text)
 
     def _encoded_unit(
         self, unit: TextUnit, text: str, field: str, *, is_alone: bool = False
@@ -394,6 +404,8 @@ class TextPlanner:
 
     def _model_text(self, text: str, unit: TextUnit | None = None) -> ModelText:
         # Placeholders are unchanged.
+        if unit is None and self._is_ordinary(text):
+            return ModelText(text=text)
         visible = masked(unit, self._check) if unit else text
         self._check()
         is_from_capitals = "\\" not in visible and is_in_capitals(visible)  # escapes keep their case

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
 from dragoman_service.text.candidates import Candidate
 from dragoman_service.text.casing import lowered_words
-from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.number_values import numbers_in
 from dragoman_service.text.placeholders.text_units import TextUnit
@@ -69,9 +68,8 @@ def plan_repair(
         is_piece: whether the tokenizer of the source encodes a word as one token.
     """
     kinds = candidate.kinds
-    has_words = candidate.hypothesis.is_finished and (part.unit is None or part.unit.is_label)
     recased = None
-    if guards_copies and has_words and is_short_copy(part.model_text.text, candidate.decoded):
+    if guards_copies and candidate.is_copied_label and candidate.hypothesis.is_finished:
         recased = _in_other_case(part.model_text.text, language, is_piece)
     return Repair(
         spans=_spans(source, candidate),

@@ -7,6 +7,7 @@ import pytest
 
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
 from dragoman_service.text.candidates import Candidate
+from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import Violation
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.restoration import Fragment
@@ -35,6 +36,7 @@ def candidate_of(target: str, *violations: Violation, is_finished: bool = True) 
         fragments=(Fragment(text=target, is_model_text=True),),
         violations=violations,
         links=None,
+        is_copied_label=False,
     )
 
 
@@ -49,7 +51,7 @@ def planned(source: str, candidate: Candidate, *, guards_copies: bool = True, la
     return plan_repair(
         source,
         part_of(source),
-        candidate,
+        replace(candidate, is_copied_label=is_short_copy(source, candidate.text)),
         guards_copies=guards_copies,
         language=language,
         is_piece=lambda word: word.lower() not in NAMES and word != "yellow",
