@@ -17,7 +17,7 @@ _PAIR = re.compile(r"([A-Za-z]+)=(?:\"([^\"]*)\"|([^\s;,\"]+))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forwarded:
-    """What a proxy says about a request; empty if it does not say it."""
+    """Values from the headers of a proxy; empty if absent."""
 
     scheme: str = ""
     host: str = ""

@@ -1,4 +1,4 @@
-"""DeepL API: version 2, and reading the glossaries of version 3. Errors are `{"message": "..."}`."""
+"""DeepL API: version 2, and reading languages and glossaries of version 3. Errors are `{"message": "..."}`."""
 
 import asyncio
 import re
@@ -139,6 +139,13 @@ class LanguagesParameters(Parameters):
     type: Literal["source", "target"] = "source"
 
 
+class ResourceParameters(Parameters):
+    """Parameters of `/v3/languages`."""
+
+    resource: Literal["translate_text", "translate_document", "glossary"]
+    include: Any = None  # also languages in beta, of which this server has none
+
+
 class CharacterCounts:
     """Characters of source texts that were translated for each caller since the server started.
 
@@ -190,6 +197,7 @@ class DeepLApi(VendorApi):
         routes = [
             Route("/v2/translate", self.method(TRANSLATE, self._translate), methods=["POST"]),
             Route("/v2/languages", self.method(LIST_MODELS, self._list_languages), methods=["GET"]),
+            Route("/v3/languages", self.method(LIST_MODELS, self._list_resource_languages), methods=["GET"]),
             Route("/v2/usage", self.method(LIST_MODELS, self._get_usage), methods=["GET"]),
             Route("/v2/glossary-language-pairs", self.method(LIST_MODELS, self._list_pairs), methods=["GET"]),
         ]
@@ -239,6 +247,17 @@ class DeepLApi(VendorApi):
         variants = [variant for code in codes for variant in _VARIANTS.get(code, (code,))]
         return await asyncio.to_thread(
             lambda: to_json([{**_language(code), "supports_formality": False} for code in variants])
+        )
+
+    async def _list_resource_languages(self, context: HttpContext, _call: Call, _body: bytes) -> bytes:
+        query = {"resource": context.query.get("product", ""), **context.query}  # `product` before May 2026
+        ResourceParameters.parse({name: value for name, value in query.items() if name != "product"})
+        pairs = self.language_pairs()
+        codes = {code.upper() for targets in pairs.values() for code in targets}
+        targets = {variant for code in codes for variant in _VARIANTS.get(code, (code,))}
+        sources = {code.upper() for code in pairs}
+        return await asyncio.to_thread(
+            lambda: to_json([_resource_language(code, sources, targets) for code in sorted(sources | targets)])
         )
 
     async def _list_pairs(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
@@ -326,6 +345,8 @@ def translations(
         }
         if parameters.show_billed_characters:
             item["billed_characters"] = count
+        if parameters.tag_handling:
+            item["tag_handling_version"] = parameters.tag_handling_version
         if parameters.model_type:
             item["model_type_used"] = parameters.model_type.removeprefix("prefer_")
         items.append(item)
@@ -338,6 +359,20 @@ def _is_v2(context: HttpContext) -> bool:
 
 def _language(code: str) -> dict[str, Any]:
     return {"language": code, "name": dialect_name(code)}
+
+
+def _resource_language(code: str, sources: Collection[str], targets: Collection[str]) -> dict[str, Any]:
+    language, *others = code.lower().split("-")
+    lang = "-".join([language, *(other.title() if len(other) == 4 else other.upper() for other in others)])
+    features = ("tag_handling", "glossary", *(("auto_detection",) if code in sources else ()))
+    return {
+        "lang": lang,
+        "name": dialect_name(code),
+        "usable_as_source": code in sources,
+        "usable_as_target": code in targets,
+        "status": "stable",
+        "features": {name: {"status": "stable"} for name in features},
+    }
 
 
 def _described(glossary: Glossary, *, is_v2: bool) -> dict[str, Any]:

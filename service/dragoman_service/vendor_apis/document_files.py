@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -131,12 +131,12 @@ class DeepLDocuments(_DocumentRoutes):
 
     async def _upload(self, context: HttpContext, call: Call, _no_body: bytes) -> bytes:
         upload = DocumentUpload(context, self._jobs)
-        state, key, request = await self.store(call, upload, partial(self._request, call))
+        state, key, request = await self.store(call, upload, partial(self._request, call, context.query))
         self._jobs.submit(state, request)
         return to_json({"document_id": state.document_id, "document_key": key})
 
-    def _request(self, call: Call, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
-        parameters = UploadParameters.parse(grouped(upload.form.fields))
+    def _request(self, call: Call, query: Mapping[str, str], upload: DocumentUpload) -> tuple[DocumentRequest, str]:
+        parameters = UploadParameters.parse({**query, **grouped(upload.form.fields)})
         file_name = parameters.filename or upload.form.file_name or ""
         suffix, output = suffix_of(file_name), parameters.output_format.lower().removeprefix(".")
         if output and not any({suffix, f".{output}"} <= same for same in ({suffix}, *_SAME_FORMATS)):
@@ -191,7 +191,7 @@ class LibreTranslateFiles(_DocumentRoutes):
         async def respond(_context: HttpContext, call: Call, _no_body: bytes) -> bytes:
             if isinstance(upload, DragomanError):
                 raise upload
-            state, key, request = await self.store(call, upload, partial(self._request, call))
+            state, key, request = await self.store(call, upload, partial(self._request, call, context.query))
             work = self._jobs.submit(state, request)
             try:
                 async with self._api.pipeline.time_limit(call, TimeLimit.STREAM):
@@ -231,8 +231,8 @@ class LibreTranslateFiles(_DocumentRoutes):
 
         await self._api.pipeline.bounds.anonymous_receiver.receive(Prefix, peer_name(context.peer()))
 
-    def _request(self, call: Call, upload: DocumentUpload) -> tuple[DocumentRequest, str]:
-        parameters = libretranslate.TranslationParameters.parse(grouped(upload.form.fields))
+    def _request(self, call: Call, query: Mapping[str, str], upload: DocumentUpload) -> tuple[DocumentRequest, str]:
+        parameters = libretranslate.TranslationParameters.parse({**query, **grouped(upload.form.fields)})
         file_name = upload.form.file_name or ""
         return DocumentRequest(
             suffix=suffix_of(file_name),

@@ -125,6 +125,28 @@ async def test_unsupported_calls_fail(
         await with_deepl(server, call)
 
 
+async def test_languages_of_a_resource_are_listed(http: httpx.AsyncClient) -> None:
+    answers = [await http.get("/v3/languages", params={name: "translate_text"}) for name in ("resource", "product")]
+    invalid = [await http.get("/v3/languages", params=query) for query in ({}, {"resource": "voice"})]
+
+    stable = {"status": "stable"}
+    features = {"tag_handling": stable, "glossary": stable}
+    assert [answer.json() for answer in answers] == [
+        [
+            {
+                "lang": lang,
+                "name": name,
+                "usable_as_source": lang == "en",
+                "usable_as_target": lang == "de",
+                "status": "stable",
+                "features": {**features, "auto_detection": stable} if lang == "en" else features,
+            }
+            for lang, name in (("de", "German"), ("en", "English"))
+        ]
+    ] * 2
+    assert [(answer.status_code, [*answer.json()]) for answer in invalid] == [(400, ["message"])] * 2
+
+
 async def test_form_is_accepted(server: RunningServer, http: httpx.AsyncClient) -> None:
     form = {"text": ["A man.", "Two."], "source_lang": "EN", "target_lang": "DE", "split_sentences": "0"}
     response = await http.post("/v2/translate", data={**form, "show_billed_characters": "1"})

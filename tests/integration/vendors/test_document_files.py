@@ -264,6 +264,17 @@ async def test_libretranslate_returns_a_url_for_one_download(
     assert documents(directory) == []
 
 
+async def test_options_of_an_upload_may_be_in_the_query(http: httpx.AsyncClient) -> None:
+    file = {"file": ("a.txt", TEXTS[0])}
+    answers = [
+        await http.post("/v2/document", params=FORM, files=file),
+        await http.post("/v2/document", params=FORM, data={"target_lang": "xx"}, files=file),
+        await http.post("/translate_file", params=LIBRE_FORM, files=file),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 400, 200]
+
+
 async def test_download_link_has_the_public_address(tiny_model: Path, directory: Path) -> None:
     settings = {"documents__directory": directory, "http__public_url": "https://mt.example/mt"}
     async with running_server(tiny_model, **settings) as server, client_of(server) as http:

@@ -70,6 +70,17 @@ def test_text_without_a_detected_language_keeps_that_of_the_request() -> None:
     assert [language["detected_source_language"] for language in languages] == ["", "", "EN"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "version"),
+    [({"tag_handling": None, "ignore_tags": None}, None), ({}, "v2"), ({"tag_handling_version": "v1"}, "v1")],
+)
+def test_answer_with_tags_has_the_version_of_their_handling(fields: Any, version: str | None) -> None:
+    text = TranslatedText(Translation(hypotheses=(TextHypothesis(text="a", score=0.0),), sentences=()), "", None)
+    (item,) = translations([text], parsed(text="a", **fields), [1], "")["translations"]
+
+    assert item.get("tag_handling_version") == version
+
+
 def test_tags_and_comments_are_not_counted() -> None:
     texts = ["<p title='A'>A <!-- big --> <b>man</b>: 1 < 2.</p>", "\U0001f600 Ä\n"]
 
