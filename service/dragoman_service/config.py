@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dragoman_service.calls.settings import GrpcSettings
-from dragoman_service.errors import ConfigError, UnknownSettingError
+from dragoman_service.errors import ConfigError
 from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.models.serving import ModelSettings, ServingSettings
@@ -135,7 +135,7 @@ def _file_entries(path: Path) -> Iterator[_Entry]:
         raise ConfigError("config", str(path), f"TOML ({error})") from error
     for section, table in tables.items():
         if not isinstance(table, dict):
-            raise UnknownSettingError(section, f"one of the tables {', '.join(Settings.model_fields)} (file {path})")
+            raise ConfigError.unknown(section, f"one of the tables {', '.join(Settings.model_fields)} (file {path})")
         for name, value in table.items():
             yield f"{section}.{name}", value, f"file {path}"
 
@@ -172,7 +172,7 @@ def _check_known(name: str, origin: str) -> None:
             name.rpartition(".")[2], [other.partition(".")[2] for other in known], n=1
         )
         hint = f", such as {similar[0]}" if similar else ""
-        raise UnknownSettingError(name, f"a known setting{hint} ({origin})")
+        raise ConfigError.unknown(name, f"a known setting{hint} ({origin})")
 
 
 def _check_agreement(settings: Settings) -> None:
@@ -239,6 +239,6 @@ def _error_of_model(found: ErrorDetails, section: str, origin: Path) -> ConfigEr
     name = f"{section}.{found['loc'][0]}"
     if found["type"] == "extra_forbidden":
         known = [name for name in setting_fields() if name.startswith(f"{section}.")]
-        return UnknownSettingError(f"{origin}: {name}", f"one of {', '.join(known)}")
+        return ConfigError.unknown(f"{origin}: {name}", f"one of {', '.join(known)}")
     error = _config_error({**found, "loc": (section, *found["loc"])}, [(name, found["input"], f"file {origin}")])
     return ConfigError(f"{origin}: {error.setting}", error.value, error.expected)

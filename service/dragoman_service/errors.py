@@ -32,13 +32,12 @@ class ConfigError(DragomanError):
         self.value = value
         self.expected = expected
 
-
-class UnknownSettingError(ConfigError):
-    """The name of a setting is unknown. The message does not contain its value, which can be a secret."""
-
-    def __init__(self, setting: str, expected: str) -> None:
-        super().__init__(setting, None, expected)
-        self.args = (f"setting {setting!r} is unknown: expected {expected}",)
+    @classmethod
+    def unknown(cls, setting: str, expected: str) -> "ConfigError":
+        """Return the error of an unknown setting. The message does not contain the value, which can be a secret."""
+        made = cls(setting, None, expected)
+        made.args = (f"setting {setting!r} is unknown: expected {expected}",)
+        return made
 
 
 def _without_secrets(value: object) -> str:

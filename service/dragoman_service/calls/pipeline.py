@@ -139,7 +139,10 @@ class RequestPipeline:
             caller=peer_name(peer),
             started_s=self._clock(),
             deadline_s=deadline_s,
-            usage=UsageRecord(trace=self._tracing.begin(policy.path, metadata), keeps_texts=self._logs.include_texts),
+            usage=UsageRecord(
+                trace=self._tracing.begin(policy.path, metadata, getattr(transport, "span_attributes", None)),
+                keeps_texts=self._logs.include_texts,
+            ),
         )
         structlog.contextvars.bind_contextvars(request_id=call.request_id)
         if call.usage.trace.trace_id:
@@ -149,6 +152,7 @@ class RequestPipeline:
         finally:
             if call.holds_stream:
                 self.bounds.streams.release(call.caller)
+            _end_trace(call)
 
     async def answer(
         self,
@@ -272,9 +276,6 @@ class RequestPipeline:
         if call.status == _OK or self._failure_lines.allows(call.failure.get("reason", call.status)):
             # Deferred, because the response goes first.
             asyncio.get_running_loop().call_soon(_log, call, duration_s)
-        failure = {f"mt.{name}": value for name, value in call.failure.items()}
-        attributes = {"mt.request_id": call.request_id, **usage.span_attributes(), **failure}
-        usage.trace.end(status=call.status, attributes=attributes)
 
 
 class ResponseStream:
@@ -318,6 +319,16 @@ def _log(call: Call, duration_s: float) -> None:
     }
     event = "stream" if call.is_request_stream else "request"
     log.info(event, extra={**fields, **call.usage.log_fields(), **call.failure})
+
+
+def _end_trace(call: Call) -> None:
+    failure = {f"mt.{name}": value for name, value in call.failure.items()}
+    call.usage.trace.end(
+        status=call.status,
+        code=grpc.StatusCode[call.status].value[0],
+        http_status=getattr(call.transport, "sent_status", None),
+        attributes={"mt.request_id": call.request_id, **call.usage.span_attributes(), **failure},
+    )
 
 
 def _bind_id(call: Call, request_id: str) -> None:

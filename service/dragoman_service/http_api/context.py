@@ -45,6 +45,7 @@ class HttpContext:
         self._headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         self._deadline_s: float | None = None
         self._is_answered = False
+        self.sent_status: int | None = None
         self.path: str = scope["path"]
         self.path_parameters: Mapping[str, str] = scope.get("path_params", {})
         has_body = scope["method"] == "POST" or self.header("content-length") or self.header("transfer-encoding")
@@ -82,6 +83,17 @@ class HttpContext:
             raise RequestError("query", "not valid UTF-8") from None
         except ValueError:
             raise RequestError("query", f"more than {MAX_FORM_FIELDS} parameters") from None
+
+    @property
+    def span_attributes(self) -> Mapping[str, str]:
+        """Attributes of the request in traces, without its query."""
+        route = getattr(self._scope.get("route"), "path", self.path)
+        return {
+            "http.request.method": self._scope["method"],
+            "http.route": route.replace(":path}", "}"),
+            "url.scheme": self._scope["scheme"],
+            "url.path": self.path,
+        }
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""
@@ -190,6 +202,7 @@ class HttpContext:
         """Start an event stream; the client can read it as slowly as a stream of gRPC."""
         self.has_begun = True
         self._scope["state"]["connection"].write_timeout_s = self._settings.stream_idle_timeout_s
+        self.sent_status = HTTPStatus.OK
         headers = [*_EVENT_STREAM_HEADERS, *self.response_headers]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -206,6 +219,7 @@ class HttpContext:
         """Send a complete response; uvicorn discards the unread rest of the request."""
         response.headers["cache-control"] = "no-store"
         self._is_answered = True
+        self.sent_status = response.status_code
         await response(self._scope, self._receive, self._send)
 
     @property

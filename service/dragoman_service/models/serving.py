@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, load_manifest, open_bundle, read_file
 from dragoman_service.bundle.manifest import Manifest
-from dragoman_service.errors import BundleError, ConfigError, UnknownSettingError
+from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
 from dragoman_service.toml import MAX_BYTES, SettingsSection, parse_toml
 
@@ -164,7 +164,7 @@ def _first_error(path: Path, error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
-        return UnknownSettingError(f"{path}: {key}", f"one of the keys {', '.join(ServingSettings.model_fields)}")
+        return ConfigError.unknown(f"{path}: {key}", f"one of the keys {', '.join(ServingSettings.model_fields)}")
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return ConfigError(f"{path}: {key}", first["input"], expected)
 

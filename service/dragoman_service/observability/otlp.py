@@ -7,16 +7,18 @@ dropped; requests are not affected. The first failure and the first success afte
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+import dragoman
 from dragoman_service.observability.usage import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, Tracing
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,19 @@ _ABORT_TIMEOUT_S = 1.0
 # Statuses that are server errors in the semantic conventions of OpenTelemetry for RPC.
 _SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 
+_FIRST_SERVER_FAULT = 500  # of the statuses of HTTP
+
+
+def _resource(service_name: str | None) -> Resource:
+    # The setting takes precedence over OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, and these over the defaults.
+    defaults = {
+        "service.name": "dragoman",
+        "service.version": dragoman.__version__,
+        "service.instance.id": str(uuid.uuid4()),
+    }
+    chosen = {"service.name": service_name} if service_name else {}
+    return Resource.create({**defaults, **OTELResourceDetector().detect().attributes, **chosen})
+
 
 class OtlpTracing(Tracing):
     """Tracing with export to a collector."""
@@ -39,7 +54,7 @@ class OtlpTracing(Tracing):
         *,
         endpoint: str,
         sample_ratio: float,
-        service_name: str,
+        service_name: str | None,
         clock: Callable[[], float],
         count: Callable[[str, int], None],
     ) -> None:
@@ -49,7 +64,7 @@ class OtlpTracing(Tracing):
         self._exporter = _CountingExporter(endpoint, count)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
-            resource=Resource.create({"service.name": service_name}),
+            resource=_resource(service_name),
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(
@@ -62,19 +77,22 @@ class OtlpTracing(Tracing):
         )
         self._tracer = self._provider.get_tracer("dragoman_service")
 
-    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
-        """Begin the span of an RPC, as a child of the span of the caller if there is one."""
+    def begin(self, method: str, metadata: Mapping[str, str], http: Mapping[str, str] | None = None) -> RequestTrace:
+        """Begin the span of a call, as a child of the span of the caller if there is one."""
         parent = TraceContextTextMapPropagator().extract(metadata)
         started_ns = time.time_ns()
         service, _, name = method.strip("/").rpartition("/")
+        # Names and attributes of the semantic conventions for HTTP and for RPC
+        if http is None:
+            span_name = f"{service}/{name}"
+            attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+        else:
+            span_name = f"{http['http.request.method']} {http['http.route']}"
+            attributes = {**http, "mt.method": name}
         span = self._tracer.start_span(
-            name,
-            context=parent,
-            kind=SpanKind.SERVER,
-            attributes={"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
-            start_time=started_ns,
+            span_name, context=parent, kind=SpanKind.SERVER, attributes=attributes, start_time=started_ns
         )
-        return _RecordedTrace(self._tracer, span, clock=self._clock, started_ns=started_ns)
+        return _RecordedTrace(self._tracer, span, is_http=http is not None, clock=self._clock, started_ns=started_ns)
 
     def stop(self, timeout_s: float) -> None:
         """Send the queued spans; drop the remaining ones at the timeout."""
@@ -87,11 +105,14 @@ class OtlpTracing(Tracing):
 
 
 class _RecordedTrace(RequestTrace):
-    # Records the span of an RPC and its child spans, if the trace is sampled.
+    # Records the span of a call and its child spans, if the trace is sampled.
 
-    def __init__(self, tracer: Tracer, span: Span, *, clock: Callable[[], float], started_ns: int) -> None:
+    def __init__(
+        self, tracer: Tracer, span: Span, *, is_http: bool, clock: Callable[[], float], started_ns: int
+    ) -> None:
         super().__init__(format_trace_id(span.get_span_context().trace_id))
         self._tracer = tracer
+        self._is_http = is_http
         self._span = span
         self._clock = clock
         self._epoch_ns = started_ns - round(clock() * 1e9)  # Unix time at 0 of the clock of the service
@@ -114,10 +135,18 @@ class _RecordedTrace(RequestTrace):
             )
             span.end(end_time=self._unix_ns(ended_s))
 
-    def end(self, *, status: str, attributes: Attributes) -> None:
+    def end(self, *, status: str, code: int, http_status: int | None, attributes: Attributes) -> None:
         if self._span.is_recording():
-            self._span.set_attributes({"rpc.grpc.status": status, **attributes})
-            if status in _SERVER_FAULTS:
+            self._span.set_attributes(attributes)
+            if not self._is_http:
+                self._span.set_attribute("rpc.grpc.status_code", code)
+                error = status if status in _SERVER_FAULTS else ""
+            else:
+                if http_status is not None:
+                    self._span.set_attribute("http.response.status_code", http_status)
+                error = str(http_status) if http_status is not None and http_status >= _FIRST_SERVER_FAULT else ""
+            if error:
+                self._span.set_attribute("error.type", error)
                 self._span.set_status(StatusCode.ERROR, status)
             self._span.end(end_time=self._unix_ns(self._clock()))
 

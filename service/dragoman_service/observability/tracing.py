@@ -1,5 +1,7 @@
 """Settings of tracing, and the selection of its implementation."""
 
+import logging
+import os
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -7,6 +9,10 @@ from pydantic import Field, field_validator
 
 from dragoman_service.observability.usage import Tracing
 from dragoman_service.toml import SettingsSection
+
+log = logging.getLogger(__name__)
+
+_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class TracingSettings(SettingsSection):
@@ -19,8 +25,8 @@ class TracingSettings(SettingsSection):
     sample_ratio: float = Field(default=0.1, ge=0, le=1)
     """Share of requests without `traceparent` that are traced. For the others, the caller decides."""
 
-    service_name: str = Field(default="dragoman", min_length=1, max_length=255)
-    """Name of this service in traces."""
+    service_name: str | None = Field(default=None, min_length=1, max_length=255)
+    """Name of this service in traces. Unset: the environment variable `OTEL_SERVICE_NAME`, or `dragoman`."""
 
     @field_validator("endpoint")
     @classmethod
@@ -38,6 +44,8 @@ def start_tracing(
 ) -> Tracing:
     """Return the configured tracing; `count` receives `exported` or `failed` and a number of spans."""
     if not settings.endpoint:
+        for variable in filter(os.environ.get, _ENDPOINT_VARIABLES):
+            log.warning("tracing is off", extra={"ignored_variable": variable, "setting": "tracing.endpoint"})
         return Tracing()
     from dragoman_service.observability.otlp import OtlpTracing  # noqa: PLC0415 - import OpenTelemetry only if tracing is on
 

@@ -53,15 +53,15 @@ class RequestTrace:
     def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
         """Add a finished child span; times are of the clock of the service."""
 
-    def end(self, *, status: str, attributes: Attributes) -> None:
-        """End the span of the request with its gRPC status."""
+    def end(self, *, status: str, code: int, http_status: int | None, attributes: Attributes) -> None:
+        """End the span of the request with its gRPC status, and with its HTTP status if it has one."""
 
 
 class Tracing:
     """Factory of traces. This base class only reads trace ids of callers and records nothing. Thread-safe."""
 
-    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:  # noqa: ARG002 - see the subclass
-        """Begin the trace of an RPC, or continue the trace of its caller."""
+    def begin(self, method: str, metadata: Mapping[str, str], http: Mapping[str, str] | None = None) -> RequestTrace:  # noqa: ARG002 - see the subclass
+        """Begin the trace of a call, or continue that of its caller; `http` has the attributes of an HTTP request."""
         match = _TRACEPARENT.match(metadata.get(TRACEPARENT_KEY, ""))
         return RequestTrace(match[1] if match and match[1] != _NO_TRACE_ID else "")
 

@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+import dragoman
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.observability.otlp import OtlpTracing
 from tests.captured_logs import capture_logs
 from tests.integration.observability.otlp_collector import Collector, attributes, running_collector
 from tests.integration.real_process import free_ports
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, observed_server, request
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, http_client, observed_server, request
 from tests.waiting import until
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -25,6 +28,8 @@ Traced = AbstractAsyncContextManager[RunningServer]
 MALFORMED = (("traceparent", "00-nonsense-01"),)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PRIVATE = "Zanzibarkeule"
+SERVICE = "dragoman.v1.TranslationService"
+TRANSLATE = f"{SERVICE}/Translate"
 STAGES = {"text.split", "queue", "encode", "decode", "text.join"}
 
 
@@ -45,8 +50,8 @@ async def test_request_is_one_trace_below_the_span_of_the_caller(traced_server: 
         await server.translate("A man. Two children.", metadata=SAMPLED, request_id="r1")
 
     by_name = Counter(span.name for span in collector.spans)
-    (root,) = [span for span in collector.spans if span.name == "Translate"]
-    assert by_name == {"Translate": 1, "text.split": 1, "queue": 2, "encode": 2, "decode": 2, "text.join": 1}
+    (root,) = [span for span in collector.spans if span.name == TRANSLATE]
+    assert by_name == {TRANSLATE: 1, "text.split": 1, "queue": 2, "encode": 2, "decode": 2, "text.join": 1}
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
     assert (root.parent_span_id.hex(), root.kind) == (SPAN_ID, trace_pb2.Span.SPAN_KIND_SERVER)
     assert {span.parent_span_id for span in collector.spans if span is not root} == {root.span_id}
@@ -60,16 +65,19 @@ async def test_spans_have_counts_and_are_in_order(traced_server: Traced, collect
         ended_ns = time.time_ns()
 
     spans = {span.name: span for span in collector.spans}
-    root, decode = attributes(spans["Translate"]), attributes(spans["decode"])
+    root, decode = attributes(spans[TRANSLATE]), attributes(spans["decode"])
     assert (root["mt.request_id"], root["mt.model"], root["mt.texts"]) == ("r1", "tiny/1", 1)
-    assert (root["rpc.grpc.status"], root["rpc.method"]) == ("OK", "Translate")
+    assert (root["rpc.system"], root["rpc.service"], root["rpc.method"], root["rpc.grpc.status_code"]) == (
+        *("grpc", SERVICE, "Translate"),
+        0,
+    )
     assert decode["mt.target_tokens"] == root["mt.target_tokens"] == response.num_target_tokens > 0
     assert decode["mt.steps"] > 0
     assert attributes(spans["encode"])["mt.source_tokens"] == root["mt.source_tokens"]
     order = [spans[name] for name in ("text.split", "queue", "encode", "decode", "text.join")]
     times = [time_ns for span in order for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano)]
     assert times == sorted(times)
-    assert spans["Translate"].start_time_unix_nano <= times[0] < times[-1] <= spans["Translate"].end_time_unix_nano
+    assert spans[TRANSLATE].start_time_unix_nano <= times[0] < times[-1] <= spans[TRANSLATE].end_time_unix_nano
     assert began_ns <= times[0] < times[-1] <= ended_ns
 
 
@@ -102,11 +110,12 @@ async def test_span_of_a_failed_request_has_status_and_field(traced_server: Trac
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
-    refused, late = [span for span in collector.spans if span.name == "Translate"]
+    refused, late = [span for span in collector.spans if span.name == TRANSLATE]
     of_refused = attributes(refused)
-    assert (of_refused["rpc.grpc.status"], of_refused["mt.field"]) == ("INVALID_ARGUMENT", "source_language")
+    assert (of_refused["rpc.grpc.status_code"], of_refused["mt.field"]) == (3, "source_language")
     assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # not an error of the server
-    assert attributes(late)["rpc.grpc.status"] == "DEADLINE_EXCEEDED"
+    assert attributes(late)["rpc.grpc.status_code"] == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+    assert attributes(late)["error.type"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR
 
 
@@ -161,7 +170,7 @@ async def test_streamed_document_is_one_trace_with_an_exemplar(traced_server: Tr
         exposition = (await server.get("/metrics", OPENMETRICS))[1]
 
     names = Counter(span.name for span in collector.spans)
-    assert (len(sentences), names["TranslateDocument"], names["decode"]) == (40, 1, 10)
+    assert (len(sentences), names[f"{SERVICE}/TranslateDocument"], names["decode"]) == (40, 1, 10)
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
     first_sentence = [
         line for line in exposition.splitlines() if line.startswith("dragoman_first_sentence_seconds_bucket")
@@ -176,8 +185,65 @@ async def test_each_request_of_a_stream_has_its_own_span(traced_server: Traced, 
         call = server.translation.TranslateStream(iter(requests), metadata=SAMPLED)
         assert len([response async for response in call]) == 2
 
-    spans = [attributes(span) for span in collector.spans if span.name == "TranslateStream"]
+    spans = [attributes(span) for span in collector.spans if span.name == f"{SERVICE}/TranslateStream"]
     assert {span["mt.request_id"]: span["mt.texts"] for span in spans if "mt.texts" in span} == {"r1": 1, "r2": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "status"),
+    [("A man.", "en", 200), ("A man.", "no tag", 400), ("A man rides a bicycle. " * 400, "en", 504)],
+)
+async def test_span_of_an_http_request_has_the_attributes_of_http(
+    traced_server: Traced, collector: Collector, text: str, source: str, status: int
+) -> None:
+    body = {"texts": [text], "sourceLanguage": source, "targetLanguage": "de"}
+    async with traced_server as server, http_client(server) as http:
+        headers = {**dict(SAMPLED), "x-request-timeout": "0.2" if len(text) > 1000 else "20"}
+        response = await http.post("/v1/translate", json=body, headers=headers)
+
+    (root,) = [span for span in collector.spans if span.name == "POST /v1/translate"]
+    found = attributes(root)
+    assert response.status_code == found["http.response.status_code"] == status
+    assert (found["http.request.method"], found["http.route"], found["url.path"], found["url.scheme"]) == (
+        *("POST", "/v1/translate", "/v1/translate"),
+        "http",
+    )
+    assert found["mt.method"] == "Translate"
+    assert not {name for name in found if name.startswith("rpc.")}
+    expected = ("504", trace_pb2.Status.STATUS_CODE_ERROR) if status == 504 else (None, 0)
+    assert (found.get("error.type"), root.status.code) == expected
+
+
+@pytest.mark.parametrize(
+    ("service_name", "environment", "expected"),
+    [
+        (None, {}, "dragoman"),
+        (None, {"OTEL_SERVICE_NAME": "mt"}, "mt"),
+        (None, {"OTEL_RESOURCE_ATTRIBUTES": "service.name=mt"}, "mt"),
+        ("set", {"OTEL_SERVICE_NAME": "mt"}, "set"),
+    ],
+)
+def test_resource_identifies_the_replica(
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    service_name: str | None,
+    environment: dict[str, str],
+    expected: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    instances = set()
+    for _ in range(2):
+        collector.requests.clear()
+        tracing = OtlpTracing(
+            endpoint=collector.endpoint, sample_ratio=1, service_name=service_name, clock=time.monotonic, count=Mock()
+        )
+        tracing.begin("/s/Translate", {}).end(status="OK", code=0, http_status=None, attributes={})
+        tracing.stop(TEST_TIMEOUT_S)
+        assert collector.resource["service.name"] == expected
+        assert collector.resource["service.version"] == dragoman.__version__
+        instances.add(collector.resource["service.instance.id"])
+    assert len(instances) == 2
 
 
 async def test_missing_collector_is_logged_once_and_fails_no_request(tiny_model: Path) -> None:

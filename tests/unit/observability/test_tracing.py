@@ -10,6 +10,7 @@ from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, Segmen
 from dragoman_service.errors import ConfigError
 from dragoman_service.observability.tracing import TracingSettings, start_tracing
 from dragoman_service.observability.usage import Attributes, RequestTrace, Tracing, trace_segments
+from tests.captured_logs import capture_logs
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -92,6 +93,20 @@ def test_without_an_endpoint_nothing_is_traced() -> None:
 
     assert type(tracing) is Tracing
     tracing.stop(1.0)
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_endpoint_of_a_variable_alone_is_logged(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://localhost:4317")
+
+    with capture_logs() as records:
+        start_tracing(TracingSettings(), clock=lambda: 0.0, count=lambda _outcome, _number: None)
+
+    (record,) = records
+    assert (record["event"], record["ignored_variable"], record["setting"]) == (
+        *("tracing is off", variable),
+        "tracing.endpoint",
+    )
 
 
 def test_server_without_tracing_does_not_import_opentelemetry() -> None:

@@ -115,7 +115,7 @@ def test_default_record_shares_nothing() -> None:
     record, other = UsageRecord(), UsageRecord()
 
     record.trace.add("queue", began_s=0.0, ended_s=1.0)
-    record.trace.end(status="OK", attributes={})
+    record.trace.end(status="OK", code=0, http_status=None, attributes={})
     record.add_texts(["a"])
 
     assert (record.trace.trace_id, other.num_texts) == ("", 0)
