@@ -80,13 +80,6 @@ def test_text_without_a_source_language_is_translated_into_the_other_language(
     assert word in result[0].text
 
 
-def test_document_without_a_source_language_is_translated(client: TranslationClient) -> None:
-    sentences = list(client.translate_document("Ich habe zwei Hunde. Wo ist der Bahnhof?", target_language="en"))
-
-    assert {sentence.model_name for sentence in sentences} == {"de-en"}
-    assert re.search(r"dogs.*station", "".join(sentence.text for sentence in sentences))
-
-
 def test_server_is_ready_once_all_bundled_models_are_ready() -> None:
     with ServerProcess() as server:
         record = server.wait_for("listening", timeout_s=START_TIMEOUT_S)
@@ -116,15 +109,6 @@ def test_everyday_sentences_are_translated(client: TranslationClient, text: str,
     assert not translation.warnings
 
 
-def test_paragraphs_keep_their_lines_and_every_sentence(client: TranslationClient) -> None:
-    (translation,) = translate(client, "I have a dog. I have a cat.\n\n- Where is Tom?")
-
-    first, blank, last = translation.text.split("\n")
-    assert ("Hund" in first, "Katze" in first, blank) == (True, True, "")
-    assert last.startswith("- ")
-    assert len(translation.sentences) == 3
-
-
 @pytest.mark.parametrize(
     ("text", "source", "target"),
     [
@@ -146,20 +130,6 @@ def test_alignment_links_words_of_equal_meaning(client: TranslationClient, text:
     assert all(piece in source for piece in linked)
 
 
-def test_translation_continues_its_prefix(client: TranslationClient) -> None:
-    (translation,) = translate(client, "I have two dogs.", options=DecodingOptions(target_prefix="Wir haben"))
-
-    assert translation.text.startswith("Wir haben zwei")
-
-
-def test_suppressed_word_is_replaced(client: TranslationClient) -> None:
-    (free,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(return_tokens=True))
-    (without,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(suppressed_tokens=("▁Auto",)))
-
-    assert "▁Auto" in free.hypotheses[0].tokens
-    assert "Auto" not in without.text
-
-
 @pytest.mark.parametrize("is_document", [False, True])
 def test_tags_placeholders_and_addresses_are_preserved(client: TranslationClient, is_document: bool) -> None:
     text = "<b>Hello</b> {name}, you have 3 new messages at https://example.com/x?y=1!"
@@ -169,20 +139,6 @@ def test_tags_placeholders_and_addresses_are_preserved(client: TranslationClient
     assert re.match(r"<b>Hallo</b> \{name\},? ", target)
     assert target.count("https://example.com/x?y=1") == 1
     assert "Nachrichten" in target
-
-
-@pytest.mark.parametrize("is_document", [False, True])
-def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_document: bool) -> None:
-    html = "<h1>Good morning!</h1>\n<p class=x>I have <b>two dogs</b>, <code>a&lt;b</code> &amp;\n  a cat."
-    html += "<br>Where is Tom?"
-    options = DecodingOptions(format=TextFormat.HTML)
-
-    whole = translate(client, html, options=options)[0].text
-    target = translate_document(client, html, options) if is_document else whole
-
-    assert target.startswith("<h1>Guten Morgen!</h1>\n<p class=x>Ich habe <b>zwei Hunde</b>")
-    assert target.count("<code>a&lt;b</code>") == 1
-    assert target.endswith("<br>Wo ist Tom?")
 
 
 @pytest.mark.parametrize("text_format", [TextFormat.HTML, TextFormat.XML], ids=lambda one: one.name)

@@ -99,14 +99,6 @@ def test_injected_rejection_has_its_retry_delay_over_grpc_and_http(ports: Ports)
     assert (problem["reason"], problem["retryDelay"]) == ("OVERLOADED", "7.500s")
 
 
-def test_client_retries_until_the_failures_end(client: TranslationClient) -> None:
-    text = "fake:overloaded 0.01 x2"
-
-    result = client.translate([text], source_language="en", target_language="de", timeout_s=60.0)
-
-    assert result[0].text == f"[de] {text}"
-
-
 def test_model_directory_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     with process("--fake", "--models", str(tmp_path)) as server:
         assert server.wait(timeout_s=STOP_S) == 2

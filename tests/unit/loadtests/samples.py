@@ -6,8 +6,6 @@ from typing import Any
 
 from loadtests.generator.calls import Outcome
 from loadtests.generator.records import CallRecord, Summary, summarize
-from loadtests.generator.runner import Load, Run
-from loadtests.generator.workload import Workload
 
 
 def record(
@@ -22,12 +20,6 @@ def summary_of(*, latencies_s: Sequence[float] = (), num_errors: int = 0, num_re
     answered = [record(Outcome.ANSWERED, latency_s=latency_s) for latency_s in latencies_s]
     others = [record(Outcome.ERROR)] * num_errors + [record(Outcome.REJECTED)] * num_rejected
     return summarize([*answered, *others], duration_s=10.0)
-
-
-def run_of(records: Sequence[CallRecord], *, duration_s: float = 10.0, workload: Workload | None = None) -> Run:
-    load = Load(workload=workload or Workload(), rate_per_s=1.0, duration_s=duration_s)
-    summary = summarize(records, duration_s=duration_s)
-    return Run(load=load, records=records, warm_up_records=[], samples=[], began_s=0.0, summary=summary)
 
 
 @dataclass
