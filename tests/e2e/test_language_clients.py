@@ -48,6 +48,23 @@ JAVA_PACKAGES: Final = (
     *("protobuf-compiler", "protobuf-compiler-grpc-java-plugin", "libprotobuf32", "libprotoc32"),
 )
 
+# The oldest compiler that distributions carry: Debian 12 and Ubuntu 24.04
+PROTOC_PACKAGES: Final = ("protobuf-compiler", "libprotobuf-dev", "libprotobuf32", "libprotoc32")
+
+
+@pytest.mark.parametrize("language", ["cpp", "csharp", "java", "kotlin", "objc", "php", "python", "ruby"])
+def test_old_compiler_generates_stubs(language: str, tmp_path: Path) -> None:
+    root = debian_packages("protoc", *PROTOC_PACKAGES, suite="bookworm") / "usr"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(next(root.glob("lib/*-linux-gnu")))}
+    includes = [
+        f"--proto_path={path}" for path in (CHECKOUT / "proto", CHECKOUT / "proto" / "third_party", root / "include")
+    ]
+    files = sorted((CHECKOUT / "proto" / "dragoman" / "v1").glob("*.proto"))
+
+    run(root / "bin" / "protoc", f"--{language}_out={tmp_path}", *includes, *files, env=environment)
+
+    assert any(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]]:
