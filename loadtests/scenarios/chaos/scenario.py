@@ -17,7 +17,7 @@ from loadtests.generator.calls import translate_requests
 from loadtests.generator.flags import several
 from loadtests.generator.metrics import footprint, remaining_work, scrape
 from loadtests.report.report import Report, require
-from loadtests.scenarios.chaos import connections, processes
+from loadtests.scenarios.chaos import connections, processes, rollout
 from loadtests.scenarios.chaos.fault import ChaosServer, Fault, FaultRun, chaos_server, requests_metric
 from loadtests.scenarios.control_traffic import KnownRequest, TranslatingTraffic, connect, record_answers
 from loadtests.scenarios.stages import run_stages
@@ -41,7 +41,7 @@ library that the scenario compiles with c++, preloads and names as the native en
 each server."""
 
 FAULTS: Final = tuple(
-    one for module in (connections, processes) for one in vars(module).values() if isinstance(one, Fault)
+    one for module in (connections, rollout, processes) for one in vars(module).values() if isinstance(one, Fault)
 )  # in the order of injection: the most damaging last, those with servers of their own at the end
 
 _SETTLE_S: Final = 10.0

@@ -1,4 +1,5 @@
 // Command conformance runs the scenario that all clients run against one server: conformance SERVER.json prints the results.
+// conformance rollout TARGET SECONDS calls a server while it is replaced.
 package main
 
 import (
@@ -100,7 +101,27 @@ func post(client *dragoman.Client) []any {
 	return []any{response.StatusCode, body, response.Header.Get("Retry-After") != ""}
 }
 
+// rollout calls a server for some seconds over one client, and prints the calls, the failures and the longest call.
+func rollout(target string, seconds string) {
+	client := must(dragoman.NewClient(target, dragoman.Options{}))
+	calls, failed, longest := 0, 0, time.Duration(0)
+	for end := time.Now().Add(must(time.ParseDuration(seconds + "s"))); time.Now().Before(end); calls++ {
+		began := time.Now()
+		if _, err := client.Translation.Translate(context.Background(), request(nil, "Hello.")); err != nil {
+			failed++
+		}
+		longest = max(longest, time.Since(began))
+		time.Sleep(20 * time.Millisecond)
+	}
+	must(0, json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"calls": calls, "failed": failed, "longest_s": longest.Seconds()}))
+}
+
 func main() {
+	if os.Args[1] == "rollout" {
+		rollout(os.Args[2], os.Args[3])
+		return
+	}
 	must(0, json.Unmarshal(must(os.ReadFile(os.Args[1])), &server))
 	client := must(connect(server.Key, dragoman.Options{}))
 	limited := must(connect(server.Limited_Key, dragoman.Options{MaxAttempts: 1}))
