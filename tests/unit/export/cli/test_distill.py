@@ -1,9 +1,11 @@
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dragoman_export.__main__ import main
+from dragoman_export.data.translate_dataset import LineTranslation, Row
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.runtimes.settings import RuntimeSettings
@@ -37,6 +39,24 @@ def test_text_is_translated_as_by_a_server(fp32_bundle: Path, data: Path) -> Non
     assert not data.with_name("out.tsv.part").exists()
     origin = json.loads(data.with_name("out.tsv.json").read_text(encoding="utf-8"))
     assert (origin["beam"], origin["data"]) == (2, [str(data)])
+
+
+def test_single_bundle_keeps_the_reference_of_a_rejected_text(
+    fp32_bundle: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def translate(translation: LineTranslation, lines: Iterable[str]) -> Iterator[tuple[str, Row | None]]:
+        translation.directory.mkdir()
+        return ((line, None if line == SOURCES[0] else {"translation": line.upper()}) for line in lines)
+
+    monkeypatch.setattr(LineTranslation, "run", translate)
+    monkeypatch.setattr(LineTranslation, "settings", {})
+    output = data.with_name("out.tsv")
+
+    assert main(["distill", "--teacher", str(fp32_bundle), "--data", str(data), "--output", str(output)]) == 0
+
+    targets = ["reference", *(source.upper() for source in SOURCES[1:])]
+    lines = output.read_text(encoding="utf-8").splitlines()
+    assert [tuple(line.split("\t")) for line in lines] == list(zip(SOURCES, targets, strict=True))
 
 
 @pytest.mark.parametrize(
