@@ -14,10 +14,10 @@ _NON_LATIN = {"ar", "bg", "el", "fa", "he", "hi", "hy", "ja", "ka", "ko", "ru", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phrase:
-    """A phrase of 2 to 8 words."""
+    """A phrase of 2 to 8 words, or a word of a user interface."""
 
     language: str
-    split: str  # `tune` or `held_out`
+    split: str  # `tune` or `held_out`; `interface` for words
     text: str
 
     @property
@@ -29,6 +29,16 @@ class Phrase:
 @cache
 def phrases() -> tuple[Phrase, ...]:
     """Return all phrases."""
+    return tuple(one for one in _rows() if one.split != "interface")
+
+
+@cache
+def interface_words() -> tuple[Phrase, ...]:
+    """Return 100 English and 100 German words of user interfaces."""
+    return tuple(one for one in _rows() if one.split == "interface")
+
+
+def _rows() -> tuple[Phrase, ...]:
     rows = (line.split("\t") for line in _PATH.read_text("utf-8").splitlines())
     return tuple(Phrase(language=language, split=split, text=text) for language, split, text in rows)
 

@@ -250,6 +250,7 @@ class Translation:
     hypotheses: tuple[TextHypothesis, ...]
     sentences: tuple[SentenceAlignment, ...]  # in order; refers to the best hypothesis
     warnings: tuple[TranslationWarning, ...] = ()
+    is_unchanged: bool = False  # True if the text is returned as it is, because it is in the target language
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +276,7 @@ class TranslationResult:
     """The answer to one request."""
 
     translations: tuple[Translation, ...]  # one per text, in the order of the request
-    model_name: str
+    model_name: str  # empty if no model was used, because all texts are returned unchanged
     model_version: str
     timings: StageTimings  # queue, encode and decode: maximum over all segments; text: total
     num_source_tokens: int  # sum over all segments, including EOS
@@ -300,6 +301,7 @@ class TranslatedSentence:
     model_version: str
     timings: StageTimings
     detected_language: DetectedLanguage | None = None  # as in `TranslationResult`
+    is_unchanged: bool = False  # as in `Translation`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

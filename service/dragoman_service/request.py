@@ -147,7 +147,7 @@ class TranslationRequest:
     options: TranslationOptions = field(default_factory=TranslationOptions)
     target_prefixes: tuple[str, ...] = ()  # one for each text, instead of `options.target_prefix`; or none
     pivot_languages: tuple[str, ...] = ()  # tried in this order if no model translates directly
-    unchanged_texts: frozenset[int] = frozenset()  # indices of texts without letters, which are returned as they are
+    unchanged_texts: frozenset[int] = frozenset()  # indices of texts that are returned as they are
     # One list for each text, ordered and without overlaps, or none at all. Each takes precedence over protected spans
     # and terms.
     fixed_spans: tuple[tuple[FixedSpan, ...], ...] = ()

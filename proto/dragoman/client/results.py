@@ -99,6 +99,7 @@ class Translation:
 
     sentences: tuple[Sentence, ...]  # in the order of the best hypothesis
     warnings: tuple[TranslationWarning, ...]  # problems with the best hypothesis
+    is_unchanged: bool = False  # True if the text is returned unchanged, because it is in the target language
 
     @property
     def text(self) -> str:
@@ -191,3 +192,6 @@ class TranslatedSentence:
     request_id: str
     detected_language: DetectedLanguage | None
     """None if the request named the source language."""
+
+    is_unchanged: bool = False
+    """True if this is the whole document, returned unchanged because it is in the target language."""

@@ -316,14 +316,16 @@ class Pivot(_message.Message):
     def __init__(self, language: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class Translation(_message.Message):
-    __slots__ = ("hypotheses", "sentences", "warnings")
+    __slots__ = ("hypotheses", "sentences", "warnings", "is_unchanged")
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     sentences: _containers.RepeatedCompositeFieldContainer[Sentence]
     warnings: _containers.RepeatedCompositeFieldContainer[TranslationWarning]
-    def __init__(self, hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentences: _Optional[_Iterable[_Union[Sentence, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ...) -> None: ...
+    is_unchanged: bool
+    def __init__(self, hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentences: _Optional[_Iterable[_Union[Sentence, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ..., is_unchanged: bool = ...) -> None: ...
 
 class Hypothesis(_message.Message):
     __slots__ = ("text", "score", "tokens", "token_log_probs", "alignment", "attention")
@@ -436,7 +438,7 @@ class TranslateDocumentRequest(_message.Message):
     def __init__(self, text: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class TranslatedSentence(_message.Message):
-    __slots__ = ("index", "text", "hypotheses", "sentence", "warnings", "model_name", "model_version", "timings", "request_id", "detected_language")
+    __slots__ = ("index", "text", "hypotheses", "sentence", "warnings", "model_name", "model_version", "timings", "request_id", "detected_language", "is_unchanged")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +449,7 @@ class TranslatedSentence(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
@@ -457,7 +460,8 @@ class TranslatedSentence(_message.Message):
     timings: StageTimings
     request_id: str
     detected_language: DetectedLanguage
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentence: _Optional[_Union[Sentence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., request_id: _Optional[str] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ...) -> None: ...
+    is_unchanged: bool
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentence: _Optional[_Union[Sentence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., request_id: _Optional[str] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ..., is_unchanged: bool = ...) -> None: ...
 
 class DetectLanguageRequest(_message.Message):
     __slots__ = ("texts", "target_language")

@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.calls import conversion, policy
 from dragoman_service.calls.pipeline import Call
 from dragoman_service.calls.policy import CallPolicy
-from dragoman_service.datatypes import DetectedLanguage, Priority, TextHypothesis, Translation, TranslationResult
+from dragoman_service.datatypes import DetectedLanguage, Priority, Translation, TranslationResult
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.repository import ModelRepository
 from dragoman_service.request import TranslationRequest
@@ -89,7 +89,7 @@ class Handlers:
     async def translate_each(self, request: TranslationRequest, call: Call) -> list[TranslatedText]:
         """Translate the texts of a request, each from its own language if the request names none.
 
-        Texts without letters are returned unchanged, and texts in a target language that is not served as a source.
+        Texts without letters and texts in the target language are returned unchanged.
         """
         if request.source_language:
             return _texts_of(await self.translate_texts(request, call))
@@ -101,13 +101,8 @@ class Handlers:
             indices_of.setdefault(language.language if language else "", []).append(index)
         translated: dict[int, TranslatedText] = {}
         for source, indices in indices_of.items():
-            first = languages[indices[0]]
-            if first and not first.is_served:
-                unchanged = ((TextHypothesis(text=request.texts[index], score=0.0),) for index in indices)
-                parts = [TranslatedText(Translation(hypotheses=each, sentences=()), "", None) for each in unchanged]
-            else:
-                part = request.part(indices, source_language=source)
-                parts = _texts_of(await self.translate_texts(part, call))
+            part = request.part(indices, source_language=source)
+            parts = _texts_of(await self.translate_texts(part, call))
             for index, text in zip(indices, parts, strict=True):
                 translated[index] = replace(text, detected=languages[index] or most_common or text.detected)
         return [translated[index] for index in range(len(languages))]
@@ -170,5 +165,5 @@ class Handlers:
 
 
 def _texts_of(result: TranslationResult) -> list[TranslatedText]:
-    model = f"{result.model_name}/{result.model_version}"
+    model = f"{result.model_name}/{result.model_version}" if result.model_name else ""
     return [TranslatedText(translation, model, result.detected_language) for translation in result.translations]

@@ -15,6 +15,7 @@ from dragoman_service.calls.flow_control import time_limit
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import DeadlineExceededError, EngineError, RequestError, RetryableError, StartingError
 from dragoman_service.file_translation.parser import DocumentError
+from dragoman_service.language_tags import is_same_language
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.translation.language_detection import MIN_CONFIDENCE
 from dragoman_service.translation.translator import Translator
@@ -46,7 +47,7 @@ class TextTranslator:
         """Return the language of a document.
 
         Raises:
-            DocumentError: if the language is not served, is the target language or cannot be determined.
+            DocumentError: if the language is not served or cannot be determined.
         """
         text = ""
         for segment in segments:
@@ -60,8 +61,8 @@ class TextTranslator:
         if not languages:
             raise DocumentError("the source language cannot be detected; specify it")
         best = languages[0]
-        if best.language.partition("-")[0] == target_language.partition("-")[0].lower():
-            raise DocumentError(f"source and target language are equal: the document is in {best.language!r}")
+        if is_same_language(best.language, target_language):
+            return target_language
         if not best.is_served or best.confidence < MIN_CONFIDENCE:
             raise DocumentError(
                 f"detected language {best.language!r} (confidence {best.confidence:.2f}) is uncertain or not served; "

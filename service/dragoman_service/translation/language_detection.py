@@ -56,6 +56,15 @@ _MIN_UNSERVED: Final = 0.15
 _MIN_UNSERVED_IN_LIST: Final = 0.2
 _LIST_WEIGHT: Final = 2.0
 
+# Confidence that a language needs to be translated. Below it, a text of one word is returned unchanged, like text in
+# the target language, and a longer text is rejected. "La" has 0.085, "Save" 0.09. Of 100 English and 100 German words
+# of user interfaces, 67 and 86 reach it, and 9 and 4 are taken for the other language; without it, 75, 94, 26 and 6.
+_MIN_SERVED: Final = 0.088
+
+# Confidence that an unserved language needs in a text of one word: loan words such as "Pizza" have up to 0.23 in the
+# language that they are from.
+_MIN_UNSERVED_WORD: Final = 0.25
+
 _MAX_CHARACTERS: Final = 2000  # of a text that are ranked, without tags and addresses
 _MAX_CHARACTERS_WITH_TAGS: Final = 5 * _MAX_CHARACTERS
 _MAX_LISTED: Final = 20  # served languages in an error
@@ -134,13 +143,22 @@ def listed_candidates(candidates: Candidates) -> Candidates:
     return tuple((likely if has_served else candidates)[:MAX_CANDIDATES])
 
 
+def is_word(text: str) -> bool:
+    """Return whether a text has no white space inside."""
+    return len(text[:_MAX_CHARACTERS_WITH_TAGS].split()) == 1
+
+
 def source_languages(
-    texts: Sequence[Candidates], served: Collection[str], *, target_language: str = ""
+    texts: Sequence[Candidates],
+    served: Collection[str],
+    *,
+    target_language: str = "",
+    words: Collection[int] = (),
 ) -> list[DetectedLanguage | None]:
     """Return the language of each text of a request; None for a text without letters.
 
     Texts below `MIN_CONFIDENCE` are assigned to the language of the majority, if that is plausible. Texts may also be
-    in the target language, if one is given.
+    in the target language, if one is given. `words` has the indices of texts of one word.
 
     Raises:
         InvalidFieldError: for the first text whose language is not served or is ambiguous.
@@ -149,7 +167,9 @@ def source_languages(
     votes = Counter((candidate.language, candidate.is_served) for candidate in certain)
     majority = votes.most_common(1)[0][0] if votes else ("", False)
     return [
-        _source_language(candidates, majority, served, index, target_language) if candidates else None
+        _source_language(candidates, majority, served, index, target_language, is_word=index in words)
+        if candidates
+        else None
         for index, candidates in enumerate(texts)
     ]
 
@@ -172,17 +192,29 @@ def common_language(languages: Iterable[DetectedLanguage | None]) -> DetectedLan
 
 
 def _source_language(
-    candidates: Candidates, majority: tuple[str, bool], served: Collection[str], index: int, target_language: str
+    candidates: Candidates,
+    majority: tuple[str, bool],
+    served: Collection[str],
+    index: int,
+    target_language: str,
+    *,
+    is_word: bool,
 ) -> DetectedLanguage:
     first = listed_candidates(candidates)[0]
     best = next((candidate for candidate in candidates if candidate.is_served and candidate.confidence > 0), None)
     weight, least = (_LIST_WEIGHT, _MIN_UNSERVED_IN_LIST) if majority[1] else (1.0, _MIN_UNSERVED)
+    if is_word:
+        least = _MIN_UNSERVED_WORD
     if best and first.confidence < max(least, weight * best.confidence):
         first = best
     if first.confidence < MIN_CONFIDENCE:
         same = next((other for other in candidates if (other.language, other.is_served) == majority), None)
         if same and same.confidence * _SERVED_WEIGHT >= first.confidence:
             first = same
+        elif target_language and first.is_served and first.confidence < _MIN_SERVED:
+            if is_word:
+                return DetectedLanguage(language=target_language, confidence=first.confidence, is_served=False)
+            raise _rejection(index, candidates, f"given: no served language has a confidence of {_MIN_SERVED}")
         elif first.is_served and 2 * first.confidence < sum(
             other.confidence for other in candidates if other.is_served
         ):

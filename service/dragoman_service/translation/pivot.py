@@ -122,12 +122,12 @@ def find_pivot_route(models: ModelRepository, request: TranslationRequest) -> Pi
         InvalidFieldError: with the option that is not supported with a pivot language.
         RequestError: as `ModelRepository.resolve`.
     """
-    unserved = _unserved(models, request.model, request.source_language, request.target_language)
+    unserved = unserved_pair(models, request.model, request.source_language, request.target_language)
     if unserved is None:
         return None
     for language in request.pivot_languages:
         legs = (request.source_language, language), (language, request.target_language)
-        if all(_unserved(models, request.model, *leg) is None for leg in legs):
+        if all(unserved_pair(models, request.model, *leg) is None for leg in legs):
             _check_options(request.options, language)
             return PivotRoute(request=request, language=language)
     raise unserved
@@ -140,7 +140,7 @@ def served_source_languages(models: ModelRepository, request: TranslationRequest
     pivots = [
         language
         for language in request.pivot_languages
-        if _unserved(models, request.model, language, request.target_language) is None
+        if unserved_pair(models, request.model, language, request.target_language) is None
     ]
     for target in (request.target_language, *pivots):
         try:
@@ -152,8 +152,8 @@ def served_source_languages(models: ModelRepository, request: TranslationRequest
     return languages
 
 
-def _unserved(models: ModelRepository, model: str, source: str, target: str) -> ModelNotFoundError | None:
-    # The error of a language pair that is not served; None if it is served.
+def unserved_pair(models: ModelRepository, model: str, source: str, target: str) -> ModelNotFoundError | None:
+    """Return the error of a language pair that is not served; None if it is served."""
     try:
         models.resolve(model, source, target)
     except ModelNotFoundError as error:

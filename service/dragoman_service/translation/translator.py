@@ -17,7 +17,9 @@ from dragoman_service.datatypes import (
     Segment,
     SegmentResult,
     StageTimings,
+    TextHypothesis,
     TranslatedSentence,
+    Translation,
     TranslationResult,
     TranslationWarning,
 )
@@ -28,6 +30,7 @@ from dragoman_service.errors import (
     InvalidFieldError,
     RetryableError,
 )
+from dragoman_service.language_tags import is_same_language
 from dragoman_service.models.glossaries import GlossaryRepository
 from dragoman_service.models.model import LoadedModel
 from dragoman_service.models.repository import ModelRepository
@@ -45,6 +48,7 @@ from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
     common_language,
+    is_word,
     listed_candidates,
     source_languages,
 )
@@ -58,7 +62,12 @@ from dragoman_service.translation.options import (
     num_source_tokens,
     segment_cost,
 )
-from dragoman_service.translation.pivot import PivotRoute, find_pivot_route, served_source_languages
+from dragoman_service.translation.pivot import (
+    PivotRoute,
+    find_pivot_route,
+    served_source_languages,
+    unserved_pair,
+)
 from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 # Text work up to these costs runs in the event loop and takes a few milliseconds: characters of a request, and source
@@ -126,16 +135,20 @@ class Translator:
         """
         usage = usage or UsageRecord()
         usage.add_texts(request.texts)
-        checked, detected = self._checked(request), None
+        checked, detected, in_target = self._checked(request), None, frozenset[int]()
         if not request.source_language:
-            checked, detected = await self._with_source(checked, context, usage)
+            checked, detected, in_target = await self._with_source(checked, context, usage)
+        if self._is_same_language(checked.request):
+            return replace(_unchanged(checked.request), detected_language=detected)
         route = find_pivot_route(self._models, checked.request) if request.pivot_languages else None
         if route:
             result = await self._translate_by_pivot(route, context, usage)
         else:
             result = await self._translate_directly(checked, context, usage)
-        if detected:
-            result = replace(result, detected_language=detected)
+        translations = tuple(
+            replace(each, is_unchanged=index in in_target) for index, each in enumerate(result.translations)
+        )
+        result = replace(result, translations=translations, detected_language=detected)
         usage.add_result(result)
         return result
 
@@ -198,7 +211,20 @@ class Translator:
         usage.add_texts(request.texts)
         checked, detected = self._checked(request, is_document=True), None
         if not request.source_language:
-            checked, detected = await self._with_source(checked, context, usage)
+            checked, detected, _ = await self._with_source(checked, context, usage)
+        if self._is_same_language(checked.request):
+            yield TranslatedSentence(
+                text=request.texts[0],
+                hypotheses=(),
+                sentence=None,
+                warnings=(),
+                model_name="",
+                model_version="",
+                timings=StageTimings(),
+                detected_language=detected,
+                is_unchanged=True,
+            )
+            return
         budget = RequestBudget(
             request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
         )
@@ -272,14 +298,19 @@ class Translator:
     ) -> list[DetectedLanguage | None]:
         """Return the language of each text of a request without a source language; None for a text without letters.
 
-        A text may be in the target language even if that is not served as a source.
+        A text may also be in the target language.
 
         Raises:
             InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
             RequestError: if the model or the target language is not served.
         """
-        candidates, served = await self._candidates(self._checked(request).request, context, usage)
-        return source_languages(candidates, served, target_language=request.target_language)
+        return await self._source_languages(self._checked(request).request, context, usage)
+
+    def _is_same_language(self, request: TranslationRequest) -> bool:
+        # Whether source and target language are the same, and no model is served for this pair.
+        is_same = is_same_language(request.source_language, request.target_language) and not request.pivot_languages
+        pair = request.source_language, request.target_language
+        return is_same and unserved_pair(self._models, request.model, *pair) is not None
 
     async def _detect(
         self, texts: Sequence[str], served: Collection[str], context: RequestContext, *, is_markup: bool = False
@@ -294,26 +325,32 @@ class Translator:
     def _checked(self, request: TranslationRequest, *, is_document: bool = False) -> CheckedRequest:
         return check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
 
-    async def _candidates(
+    async def _source_languages(
         self, request: TranslationRequest, context: RequestContext, usage: UsageRecord
-    ) -> tuple[list[Candidates], Collection[str]]:
-        # The candidate languages of each text, and the served languages.
+    ) -> list[DetectedLanguage | None]:
         served = served_source_languages(self._models, request)
+        target = request.target_language
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
-        candidates = await self._detect(request.texts, served, context, is_markup=is_markup)
+        candidates = await self._detect(request.texts, {*served, target}, context, is_markup=is_markup)
         usage.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
-        return candidates, served
+        words = frozenset(index for index, text in enumerate(request.texts) if is_word(text))
+        languages = source_languages(candidates, served, target_language=target, words=words)
+        return [language and replace(language, is_served=language.language in served) for language in languages]
 
     async def _with_source(
         self, checked: CheckedRequest, context: RequestContext, usage: UsageRecord
-    ) -> tuple[CheckedRequest, DetectedLanguage]:
-        # All texts must be in the same language.
-        candidates, served = await self._candidates(checked.request, context, usage)
-        languages = source_languages(candidates, served)
-        detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
-        unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
-        return checked.with_languages(detected.language, unchanged_texts=unchanged), detected
+    ) -> tuple[CheckedRequest, DetectedLanguage, frozenset[int]]:
+        # All texts must be in the same language, or in the target language. Also returns the indices of the latter.
+        languages = await self._source_languages(checked.request, context, usage)
+        translated = [language if language and language.is_served else None for language in languages]
+        in_target = frozenset(index for index, language in enumerate(languages) if language and not language.is_served)
+        detected = common_language(translated) or common_language(languages)
+        if detected is None:
+            served = served_source_languages(self._models, checked.request)
+            detected = DetectedLanguage(language=min(served), confidence=0.0)
+        unchanged = frozenset(index for index, language in enumerate(translated) if language is None)
+        return checked.with_languages(detected.language, unchanged_texts=unchanged), detected, in_target
 
     def _prepare(
         self, checked: CheckedRequest, usage: UsageRecord, budget: RequestBudget
@@ -397,3 +434,18 @@ class Translator:
     def _count(self, warnings: Iterable[TranslationWarning]) -> None:
         for warning in warnings:
             self._metrics.warnings.labels(warning.kind.value).inc()
+
+
+def _unchanged(request: TranslationRequest) -> TranslationResult:
+    # The texts as they are, without a model.
+    return TranslationResult(
+        translations=tuple(
+            Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=(), is_unchanged=True)
+            for text in request.texts
+        ),
+        model_name="",
+        model_version="",
+        timings=StageTimings(),
+        num_source_tokens=0,
+        num_target_tokens=0,
+    )

@@ -103,6 +103,7 @@ class GoogleTranslation:
         with _google_field_names():
             request = translation_request(message, max_characters=self._max_characters)
             translated = await self._handlers.translate_each(request, call)
+            check_languages_differ(request, translated)
             response = google.TranslateTextResponse.pb()(translations=_translations(message, translated))
             if message.HasField("glossary_config"):
                 name = _resource(message.glossary_config.glossary, "glossaries", "glossary")
@@ -205,6 +206,12 @@ def _translations(message: Any, translated: Sequence[TranslatedText]) -> list[An
         )
         for text in translated
     ]
+
+
+def check_languages_differ(request: TranslationRequest, translated: Sequence[TranslatedText]) -> None:
+    """Raise RequestError if the request names the same language twice and no model is served for it, as Google does."""
+    if request.source_language and any(text.translation.is_unchanged for text in translated):
+        raise RequestError("target_language", "must differ from the source language")
 
 
 def _check_mime_type(mime_type: str) -> None:

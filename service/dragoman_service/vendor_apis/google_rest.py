@@ -26,7 +26,12 @@ from dragoman_service.http_api.json_mapping import parsed_json, to_json
 from dragoman_service.http_api.problem_details import Problem
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.vendor_apis.base import HTTP_METHODS, NO_LANGUAGE, VendorApi, json_error
-from dragoman_service.vendor_apis.google_grpc import GoogleTranslation, language_names, model_name
+from dragoman_service.vendor_apis.google_grpc import (
+    GoogleTranslation,
+    check_languages_differ,
+    language_names,
+    model_name,
+)
 from dragoman_service.vendor_apis.parameters import (
     JsonFormat,
     Parameters,
@@ -233,7 +238,9 @@ class GoogleV2Api(_GoogleApi):
 
     async def _translate(self, context: HttpContext, call: Call, body: bytes) -> bytes:
         parameters = await self._parameters(context, body, TextParameters)
-        translated = await self.handlers.translate_each(parameters.translation_request(), call)
+        request = parameters.translation_request()
+        translated = await self.handlers.translate_each(request, call)
+        check_languages_differ(request, translated)
         items = [_translation(text, names_model=bool(parameters.model)) for text in translated]
         return to_json({"data": {"translations": items}})
 

@@ -32,11 +32,12 @@ async def test_missing_source_language_is_detected_or_rejected(models: Path) -> 
     async with running_server(models) as server:
         detected = await server.translate(ENGLISH, source_language="")
         named = await server.translate(ENGLISH)
+        mixed = await server.translate(ENGLISH, GERMAN, source_language="")
+        german = await server.translate(GERMAN, source_language="", model="en-de")
         rejected = [
             await refusal(server.translate(*texts, source_language="", model=model))
             for texts, model in [
-                ([GERMAN], ""),
-                ([GERMAN], "en-de"),
+                ([FRENCH], "en-de"),
                 ([ENGLISH, "7", "Привет"], "en-de"),
                 ([ENGLISH, FRENCH], ""),
             ]
@@ -48,10 +49,17 @@ async def test_missing_source_language_is_detected_or_rejected(models: Path) -> 
     assert not named.HasField("detected_language")
     assert {(error.code, *error.fields) for error in rejected} == {("INVALID_ARGUMENT", "source_language")}
     messages = [error.message for error in rejected]
-    assert ["text 0 seems to be de (1.00, not served)" in message for message in messages[:2]] == [True, True]
-    assert "text 2 seems to be" in messages[2]
-    assert messages[2].endswith("texts in one of: en")
-    assert "text 0 seems to be in en, text 1 in fr" in messages[3]
+    assert "text 0 seems to be fr (1.00, not served)" in messages[0]
+    assert "text 2 seems to be" in messages[1]
+    assert messages[1].endswith("texts in one of: en")
+    assert "text 0 seems to be in en, text 1 in fr" in messages[2]
+    assert mixed.detected_language.language == "en"
+    assert [(each.hypotheses[0].text == GERMAN, each.is_unchanged) for each in mixed.translations] == [
+        (False, False),
+        (True, True),
+    ]
+    assert (german.translations[0].is_unchanged, german.model_name) == (True, "")
+    assert (german.detected_language.language, german.detected_language.is_served) == ("de", False)
 
 
 async def test_texts_without_letters_are_unchanged(models: Path) -> None:

@@ -264,6 +264,15 @@ async def test_libretranslate_returns_a_url_for_one_download(
     assert documents(directory) == []
 
 
+async def test_document_in_the_target_language_is_unchanged(http: httpx.AsyncClient) -> None:
+    german = "Das ist ein schöner Tag."
+    handles = [await uploaded(http, german, source_lang=source, target_lang="DE") for source in ("DE", "")]
+    for handle in handles:
+        await ended(http, handle)
+
+    assert [(await asked(http, handle, "/result")).text for handle in handles] == [german] * 2
+
+
 async def test_options_of_an_upload_may_be_in_the_query(http: httpx.AsyncClient) -> None:
     file = {"file": ("a.txt", TEXTS[0])}
     answers = [

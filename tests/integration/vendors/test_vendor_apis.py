@@ -161,10 +161,10 @@ async def test_client_gets_translations_and_detected_languages(server: RunningSe
     named = await asyncio.to_thread(client.translate, server, TEXTS, "de", "")
     detected = await asyncio.to_thread(client.detect, server, texts)
 
-    first, second, hotel = await translated(server, *TEXTS, "Hotel")
+    first, second = await translated(server, *TEXTS)
     assert named == [first, second]
-    assert [text for text, _ in detected] == [first, second, "7 🙂", GERMAN, hotel]
-    assert [language for _, language in detected] == ["en", "en", "en", "de", "en"]
+    assert [text for text, _ in detected] == [first, second, "7 🙂", GERMAN, "Hotel"]
+    assert [language for _, language in detected] == ["en", "en", "en", "de", "de"]
 
 
 async def test_client_reports_languages_that_are_not_served(server: RunningServer, client: VendorClient) -> None:
@@ -210,6 +210,30 @@ async def test_body_that_is_not_json_is_rejected(server: RunningServer, vendor: 
 
             assert response.status_code == 400
             assert message_of(vendor, response.json())
+
+
+SAME_LANGUAGE: dict[str, Any] = {
+    **{vendor: {**BODIES[vendor], "target_lang": "EN"} for vendor in ("deepl",)},
+    "azure": {"inputs": [{**BODIES["azure"], "targets": [{"language": "en"}]}]},
+    "azure 3.0": [{"Text": "A."}],
+    "libretranslate": {**BODIES["libretranslate"], "target": "en"},
+    "google v2": {**BODIES["google v2"], "target": "en"},
+    "google v3": {**BODIES["google v3"], "targetLanguageCode": "en"},
+}
+
+
+@pytest.mark.parametrize("vendor", PATHS)
+async def test_text_in_the_target_language_is_unchanged_and_rejected_by_google(
+    http: httpx.AsyncClient, vendor: str
+) -> None:
+    response = await http.post(PATHS[vendor].replace("to=de", "to=en"), json=SAME_LANGUAGE[vendor])
+
+    if vendor.startswith("google"):
+        assert response.status_code == 400
+        assert message_of(vendor, response.json()).startswith("target")
+    else:
+        assert response.status_code == 200
+        assert '"A."' in response.text
 
 
 async def test_compressed_body_is_rejected_with_the_header(http: httpx.AsyncClient) -> None:

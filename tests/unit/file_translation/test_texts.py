@@ -140,7 +140,7 @@ def language(tag: str, confidence: float = 0.9, *, is_served: bool = True) -> De
         ((language("en"),), "en"),
         ((language("en", 0.2),), None),
         ((language("fr", is_served=False),), None),
-        ((language("de"),), None),
+        ((language("de"),), "de-AT"),
         ((), None),
     ],
 )

@@ -14,10 +14,11 @@ from dragoman_service.translation.language_detection import (
     Candidates,
     LanguageDetector,
     has_letters,
+    is_word,
     listed_candidates,
     source_languages,
 )
-from tests.detection_phrases import Phrase, accepted_language, phrases
+from tests.detection_phrases import Phrase, accepted_language, interface_words, phrases
 from tests.unit.text.text_fakes import FakeModel, make_translator
 
 ENGLISH, GERMAN = "The train to the coast leaves at seven in the morning.", "Sie liest einen langen Brief."
@@ -276,3 +277,60 @@ def test_likeliest_language_is_rarely_wrong_and_never_with_high_confidence(detec
     assert len(wrong) <= 0.06 * len(firsts)
     assert max(first.confidence for first in wrong) < 0.9
     assert not any(first.is_served and first.confidence > 0.5 for first in wrong)
+
+
+def _answer(detector: LanguageDetector, text: str, target: str) -> str:
+    """Return the language that a text is translated from, `unchanged` or `rejected`."""
+    served = ENGLISH_AND_GERMAN - {target}
+    words = {0} if is_word(text) else set()
+    candidates = [detector.detect(text, ENGLISH_AND_GERMAN)]
+    try:
+        (language,) = source_languages(candidates, served, target_language=target, words=words)
+    except InvalidFieldError:
+        return "rejected"
+    return "unchanged" if language is None or language.language == target else language.language
+
+
+@pytest.mark.parametrize(("target", "other"), [("de", "en"), ("en", "de")])
+def test_phrases_in_the_target_language_are_unchanged_and_foreign_ones_are_rejected(
+    detector: LanguageDetector, target: str, other: str
+) -> None:
+    answers = [(one.language, _answer(detector, one.text, target)) for one in phrases()]
+    foreign = [answer for language, answer in answers if language not in ENGLISH_AND_GERMAN]
+
+    right = {target: "unchanged", other: other}
+    assert all(answer == right[language] for language, answer in answers if language in ENGLISH_AND_GERMAN)
+    assert foreign.count("rejected") >= 310
+
+
+@pytest.mark.parametrize(("target", "most_wrong", "least"), [("de", 4, 65), ("en", 10, 84)])
+def test_words_of_user_interfaces_are_translated_or_unchanged(
+    detector: LanguageDetector, target: str, most_wrong: int, least: int
+) -> None:
+    answers = [(one.language, _answer(detector, one.text, target)) for one in interface_words()]
+
+    assert len(
+        [1 for language, answer in answers if language == target and answer not in ("unchanged", "rejected")]
+    ) <= (most_wrong)
+    assert sum(answer == language for language, answer in answers) >= least
+    assert sum(answer == "rejected" for _, answer in answers) <= 1
+
+
+@pytest.mark.parametrize("text", ["Ciao!", "merci", "Salut", "La"])
+@pytest.mark.parametrize("target", ["en", "de"])
+def test_words_of_an_uncertain_language_are_not_translated(detector: LanguageDetector, text: str, target: str) -> None:
+    assert _answer(detector, text, target) in ("unchanged", "rejected")
+
+
+@pytest.mark.parametrize("text", ["Settings", "Café", "Menü", "Pizza"])
+@pytest.mark.parametrize("target", ["en", "de"])
+def test_words_that_two_languages_share_are_accepted(detector: LanguageDetector, text: str, target: str) -> None:
+    assert _answer(detector, text, target) != "rejected"
+
+
+def test_longer_text_of_an_uncertain_language_is_rejected() -> None:
+    unclear = _candidates(en=0.08, fr=0.07, NL=0.06)
+
+    assert _chosen(unclear) == ["en"]
+    with pytest.raises(InvalidFieldError, match=r"no served language has a confidence of 0\.088"):
+        _chosen(unclear, target_language="de")

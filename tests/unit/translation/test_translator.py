@@ -2,6 +2,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dragoman_service.errors import (
     DeadlineExceededError,
     EngineError,
     InvalidFieldError,
+    ModelNotFoundError,
     OverloadedError,
     UnsupportedFieldError,
 )
@@ -64,6 +66,34 @@ async def pending(model: FakeModel, *texts: str, is_document: bool = False) -> "
     while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
     return task
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+async def test_text_in_the_target_language_is_returned_unchanged_and_costs_no_tokens(*, is_document: bool) -> None:
+    async def take_tokens(*_: object) -> Any:
+        raise AssertionError("charged")
+
+    class NoModel(FakeModel):
+        def resolve(self, model: str, source_language: str, target_language: str) -> FakeModel:
+            raise ModelNotFoundError("source_language", f"{source_language} to {target_language}", ())
+
+    translator = make_translator(NoModel(), take_tokens=take_tokens)
+    request = replace(make_request("One. Two."), source_language="de-CH", target_language="DE")
+
+    answer = await called(translator, request, is_document=is_document)
+
+    if is_document:
+        assert [(each.text, each.is_unchanged, each.model_name) for each in answer] == [("One. Two.", True, "")]
+    else:
+        assert [(each.hypotheses[0].text, each.is_unchanged) for each in answer.translations] == [("One. Two.", True)]
+        assert (answer.model_name, answer.num_source_tokens) == ("", 0)
+
+
+async def test_served_model_translates_an_identical_pair() -> None:
+    request = replace(make_request("One."), target_language="en")
+    result = await make_translator(FakeModel(FakeQueue(shout))).translate(request, RequestContext())
+
+    assert (result.translations[0].hypotheses[0].text, result.translations[0].is_unchanged) == ("ONE.", False)
 
 
 async def test_texts_are_translated_in_order_with_the_selected_model() -> None:
