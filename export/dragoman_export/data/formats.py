@@ -159,11 +159,9 @@ def _top_columns(path: Path, columns: tuple[str, str], names: list[str]) -> list
 
 
 def _arrow_rows(batches: Iterator[Any], columns: tuple[str, str]) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        for fields in batch.to_pylist():
-            number += 1
-            yield number, *_values(fields, columns)
+    rows = (fields for batch in batches for fields in batch.to_pylist())
+    for number, fields in enumerate(rows, start=1):
+        yield number, *_values(fields, columns)
 
 
 def _tmx_rows(path: Path, languages: tuple[str, str]) -> Iterator[Row]:

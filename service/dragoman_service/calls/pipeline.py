@@ -23,6 +23,7 @@ from dragoman_service.calls.flow_control import (
     time_limit,
 )
 from dragoman_service.calls.policy import CallPolicy, Streaming, TimeLimit
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.datatypes import Priority
 from dragoman_service.errors import (
     IdleError,
@@ -230,9 +231,7 @@ class RequestPipeline:
     @asynccontextmanager
     async def time_limit(self, call: Call, limit: TimeLimit) -> AsyncIterator[None]:
         """Set the deadline of a call, and raise DeadlineExceededError in work that takes longer."""
-        settings, remaining_s = self.bounds.settings, call.transport.time_remaining()
-        is_stream = limit is TimeLimit.STREAM
-        allowed_s = settings.stream_timeout_s(remaining_s) if is_stream else settings.call_timeout_s(remaining_s)
+        allowed_s = time_allowed(self.bounds.settings, limit, call.transport.time_remaining())
         call.deadline_s = self._clock() + allowed_s
         async with time_limit(allowed_s):
             yield
@@ -305,6 +304,15 @@ class ResponseStream:
         except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler
             raise asyncio.CancelledError from error
         self.call.response_bytes += len(raw_response)
+
+
+def time_allowed(settings: GrpcSettings, limit: TimeLimit, remaining_s: float | None) -> float:
+    """Return the time limit of a call with this time until its deadline; None: no deadline."""
+    if limit is TimeLimit.STREAM:
+        default_s, max_s = settings.default_stream_timeout_s, settings.max_stream_timeout_s
+    else:
+        default_s, max_s = settings.default_timeout_s, settings.max_timeout_s
+    return min(default_s if remaining_s is None else remaining_s, max_s)
 
 
 def _log(call: Call, duration_s: float) -> None:

@@ -111,14 +111,6 @@ class GrpcSettings(SettingsSection):
     drain_timeout_s: float = Field(default=30.0, ge=0, le=86400)
     """Longest time to answer accepted requests after SIGTERM."""
 
-    def call_timeout_s(self, remaining_s: float | None) -> float:
-        """Return the time limit of a call with this time until its deadline; None: no deadline."""
-        return min(self.default_timeout_s if remaining_s is None else remaining_s, self.max_timeout_s)
-
-    def stream_timeout_s(self, remaining_s: float | None) -> float:
-        """Return the time limit of a document or request stream; see `call_timeout_s`."""
-        return min(self.default_stream_timeout_s if remaining_s is None else remaining_s, self.max_stream_timeout_s)
-
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if self.default_timeout_s > self.max_timeout_s:

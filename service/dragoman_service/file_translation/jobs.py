@@ -197,7 +197,7 @@ class DocumentJobs:
         translator = TextTranslator(
             translator=self._translator,
             admitted=self._limiter.admitted,
-            allowed_s=self._grpc.call_timeout_s,
+            max_timeout_s=self._grpc.max_timeout_s,
             caller=state.owner,
             on_progress=progress.add,
         )

@@ -36,7 +36,7 @@ class TextTranslator:
 
     translator: Translator
     admitted: Callable[[], AbstractContextManager[None]]  # counts against the limit of concurrent requests
-    allowed_s: Callable[[float | None], float]  # allowed time of a request
+    max_timeout_s: float  # of a request
     caller: str
     on_progress: Callable[[int], Awaitable[None]]  # called with the number of further translated characters
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -120,7 +120,7 @@ class TextTranslator:
         while True:
             try:
                 with self.admitted():
-                    allowed_s = self.allowed_s(_REQUEST_TIMEOUT_S)
+                    allowed_s = min(_REQUEST_TIMEOUT_S, self.max_timeout_s)
                     async with time_limit(allowed_s):
                         return await request(self._context(allowed_s))
             except (RetryableError, StartingError) as error:

@@ -1,7 +1,6 @@
 """Concurrent reception of messages."""
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -201,16 +200,3 @@ def test_rejection_counters_exist_before_the_first_rejection() -> None:
     limits = {sample.labels["limit"] for family in metrics.limit_rejections.collect() for sample in family.samples}
     assert limits < GrpcSettings.model_fields.keys()
     assert {"max_streams", "max_watchers", "max_received_bytes", "stream_idle_timeout_s"} < limits
-
-
-TIMEOUTS = GrpcSettings(default_timeout_s=10, max_timeout_s=100, default_stream_timeout_s=20, max_stream_timeout_s=200)
-
-
-@pytest.mark.parametrize(
-    ("remaining_s", "call_s", "stream_s"),
-    [(None, 10, 20), (0.0, 0, 0), (50.0, 50, 50), (150.0, 100, 150), (math.inf, 100, 200)],
-)
-def test_time_limit_is_the_deadline_within_the_maximum(
-    remaining_s: float | None, call_s: float, stream_s: float
-) -> None:
-    assert (TIMEOUTS.call_timeout_s(remaining_s), TIMEOUTS.stream_timeout_s(remaining_s)) == (call_s, stream_s)

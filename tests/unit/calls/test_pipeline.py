@@ -1,8 +1,13 @@
 """The limit of concurrent requests. `tests/unit/grpc_api/test_servicer.py` tests the pipeline around a method."""
 
+import math
+
 import pytest
 
 from dragoman_service.calls.flow_control import ConcurrencyLimiter
+from dragoman_service.calls.pipeline import time_allowed
+from dragoman_service.calls.policy import TimeLimit
+from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import DragomanError, OverloadedError, StartingError
 from tests.fakes import ManualClock
 
@@ -55,3 +60,17 @@ def test_retry_delay_is_the_bounded_mean_duration_of_calls(durations_s: list[flo
 
     assert isinstance(error, OverloadedError)
     assert error.retry_after_s == expected_s
+
+
+TIMEOUTS = GrpcSettings(default_timeout_s=10, max_timeout_s=100, default_stream_timeout_s=20, max_stream_timeout_s=200)
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "call_s", "stream_s"),
+    [(None, 10, 20), (0.0, 0, 0), (50.0, 50, 50), (150.0, 100, 150), (math.inf, 100, 200)],
+)
+def test_time_limit_is_the_deadline_within_the_maximum(
+    remaining_s: float | None, call_s: float, stream_s: float
+) -> None:
+    assert time_allowed(TIMEOUTS, TimeLimit.CALL, remaining_s) == call_s
+    assert time_allowed(TIMEOUTS, TimeLimit.STREAM, remaining_s) == stream_s

@@ -70,7 +70,7 @@ class Bench:
         self.translator = TextTranslator(
             translator=translator,  # type: ignore[arg-type]
             admitted=contextlib.nullcontext,
-            allowed_s=lambda _: 60.0,
+            max_timeout_s=60.0,
             caller="shop",
             on_progress=self._progress,
             sleep=AsyncMock(side_effect=self.waits.append),

@@ -11,9 +11,6 @@ from dragoman_service.decoding.step_model import EncodedSource, IntArray
 from dragoman_service.runtimes.onnx.kv_pool import SlotTable
 from dragoman_service.runtimes.onnx.session import Sessions
 
-PartShape = Callable[[int], tuple[int, ...]]
-"""Maps a length (slots or source positions) to the shape of the part of a segment."""
-
 MIN_QUERIES = 2  # a single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`
 
 
