@@ -272,11 +272,13 @@ def test_routes_of_envoy_and_gateway_are_equal_and_reach_every_path_of_the_serve
 
 
 def environment(name: str) -> dict[str, str]:
-    """Return the variables of a replica: of its image, of its file, then its own."""
+    """Return the variables of a replica: of its image, of its file, then its own with their defaults."""
     (file,) = SERVICES[name]["env_file"]
     lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
     from_file = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    return {**image_environment(), **from_file, **SERVICES[name].get("environment", {})}
+    own = SERVICES[name].get("environment", {})
+    defaults = {key: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value) for key, value in own.items()}
+    return {**image_environment(), **from_file, **defaults}
 
 
 def seconds(duration: str) -> float:
