@@ -44,7 +44,7 @@ class DocumentSettings(SettingsSection):
 
     expiry_s: float = Field(default=3600.0, ge=1, le=30 * 86400)
     """Lifetime of a document from the end of its upload. After that, work on it stops and its content is removed. A
-    downloaded document is removed immediately."""
+    downloaded document is removed 60 s after its first complete download."""
 
     upload_timeout_s: float = Field(default=120.0, gt=0, le=3600)
     """Maximum duration of an upload."""

@@ -30,6 +30,9 @@ HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
 """A process with an older heartbeat counts as dead, and its unfinished documents as interrupted."""
 
+REPEAT_S: Final = 60.0
+"""Time from the end of the first complete download in which a document can be downloaded again."""
+
 INTERRUPTED: Final = "the translation was interrupted because the server stopped; upload the document again"
 
 _SETTING: Final = "documents.directory"
@@ -72,6 +75,7 @@ class DocumentState:
     num_characters: int = 0
     num_done_characters: int = 0
     started_s: float = 0.0  # start of the translation; 0 before
+    is_downloaded: bool = False  # whether a download is complete; then it does not count for limits of documents
 
     def seconds_remaining(self, now_s: float) -> int | None:
         """Return the expected time until the end of the translation; None if unknown."""
@@ -92,7 +96,7 @@ class DocumentState:
 
 
 class DocumentNotFoundError(DragomanError):
-    """No document has this id, key and owner, or it was downloaded, removed or has expired."""
+    """No document has this id, key and owner, or it was removed or has expired."""
 
     def __init__(self) -> None:
         super().__init__("document not found: its id or key is wrong, or it was downloaded or has expired")
@@ -206,15 +210,20 @@ class DocumentStore:
         self.update(document_id, status=DocumentStatus.ERROR, message=message, reserved_bytes=0)
         self._remove_content(document_id)
 
-    def claim(self, document_id: str) -> BinaryIO:
-        """Remove a translated document and return its open result; DocumentNotFoundError for all but one caller."""
-        hidden = self._hide(document_id)
+    def open_result(self, document_id: str) -> BinaryIO:
+        """Return the open result of a translated document; DocumentNotFoundError if it was removed."""
         try:
-            return (hidden / _RESULT).open("rb")
+            return self.result_path(document_id).open("rb")
         except FileNotFoundError:
             raise DocumentNotFoundError from None
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+
+    def downloaded(self, document_id: str) -> None:
+        """Let a document expire soon, because a download is complete; only the first one counts."""
+        with contextlib.suppress(DocumentNotFoundError), self._locked():
+            state = self._read(document_id)
+            if not state.is_downloaded:
+                expires_s = min(state.expires_s, self._clock() + REPEAT_S)
+                self._write(replace(state, expires_s=expires_s, is_downloaded=True))
 
     def remove(self, document_id: str) -> None:
         """Remove a document if it still exists."""
@@ -290,9 +299,10 @@ class DocumentStore:
             (own, limits.max_caller_documents, limits.max_caller_bytes),
             (others, limits.max_documents, limits.max_directory_bytes),
         ):
+            num_documents = sum(not state.is_downloaded for state in states)
             num_bytes = wanted.reserved_bytes + sum(state.reserved_bytes for state in states)
             for unit, is_exceeded, limit in (
-                ("stored documents", is_new and len(states) >= max_documents, max_documents),
+                ("stored documents", is_new and num_documents >= max_documents, max_documents),
                 ("bytes of stored documents", num_bytes > max_bytes, max_bytes),
             ):
                 if is_exceeded and states is own:

@@ -107,6 +107,12 @@ class _DocumentRoutes:
             raise
         return state, key, request
 
+    async def download(self, state: DocumentState) -> "_FileResponse":
+        """Return the download of a translated document."""
+        store = self._jobs.store
+        file = await asyncio.to_thread(store.open_result, state.document_id)
+        return _FileResponse(file, state.file_name, partial(store.downloaded, state.document_id))
+
 
 class DeepLDocuments(_DocumentRoutes):
     """`/v2/document` of DeepL: upload, status and download."""
@@ -157,8 +163,7 @@ class DeepLDocuments(_DocumentRoutes):
             has_failed = state.status is DocumentStatus.ERROR
             context.http_status = HTTPStatus.NOT_FOUND if has_failed else HTTPStatus.SERVICE_UNAVAILABLE
             raise RequestError("document_id", state.message or f"the document is not ready ({state.status})")
-        file = await asyncio.to_thread(self._jobs.store.claim, state.document_id)
-        return _FileResponse(file, state.file_name)
+        return await self.download(state)
 
     async def _state(self, context: HttpContext, call: Call, body: bytes) -> DocumentState:
         key = body_fields(body, context.header("content-type")).get("document_key")
@@ -249,8 +254,7 @@ class LibreTranslateFiles(_DocumentRoutes):
                 async with self._downloads:
                     state = await asyncio.to_thread(self._jobs.store.get, name["id"], name["key"])
                     if state.status is DocumentStatus.DONE:
-                        file = await asyncio.to_thread(self._jobs.store.claim, state.document_id)
-                        response = _FileResponse(file, state.file_name)
+                        response = await self.download(state)
         await context.respond(response)
 
 
@@ -271,9 +275,12 @@ def document_routes(jobs: DocumentJobs | None, apis: Iterable[HttpApi]) -> list[
 
 
 class _FileResponse(Response):
-    """Download of a stored file, which is closed afterwards; browsers save it and do not show it."""
+    """Download of a stored file, which is closed afterwards; browsers save it and do not show it.
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    `completed` is called in a thread after the whole file was sent, not for HEAD.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, completed: Callable[[], None]) -> None:
         headers = {
             "content-length": str(os.fstat(file.fileno()).st_size),
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
@@ -282,13 +289,17 @@ class _FileResponse(Response):
         }
         super().__init__(headers=headers, media_type="application/octet-stream")
         self._file = file
+        self._completed = completed
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the file in chunks."""
         with self._file:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while chunk := await asyncio.to_thread(self._file.read, _CHUNK_BYTES):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if scope["method"] != "HEAD":
+                while chunk := await asyncio.to_thread(self._file.read, _CHUNK_BYTES):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if not scope["state"]["connection"].disconnected.is_set():
+                    await asyncio.to_thread(self._completed)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

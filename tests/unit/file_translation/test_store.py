@@ -9,6 +9,7 @@ from dragoman_service.file_translation.settings import DocumentSettings
 from dragoman_service.file_translation.store import (
     INTERRUPTED,
     LEASE_S,
+    REPEAT_S,
     DocumentNotFoundError,
     DocumentState,
     DocumentStatus,
@@ -59,18 +60,48 @@ def done(store: DocumentStore, **kwargs: Any) -> tuple[str, str]:
     return document_id, key
 
 
-def test_result_is_claimed_by_one_of_two_processes(stores: Stores) -> None:
+def test_result_can_be_downloaded_again_for_a_while_from_each_process(stores: Stores) -> None:
     first, second = stores.open(), stores.open()
     document_id, key = done(first)
 
-    assert second.get(document_id, key, owner="shop").status is DocumentStatus.DONE
-    with second.claim(document_id) as file:
-        assert file.read() == b"result"
+    with first.open_result(document_id) as one, second.open_result(document_id) as other:
+        assert (one.read(), other.read()) == (b"result", b"result")
+    first.downloaded(document_id)
+    stores.clock.advance(REPEAT_S - 1)
+    second.downloaded(document_id)  # does not extend the time
+    restarted = stores.open()
+    assert restarted.get(document_id, key).status is DocumentStatus.DONE
+
+    stores.clock.advance(1)
     with pytest.raises(DocumentNotFoundError):
-        first.claim(document_id)
-    with pytest.raises(DocumentNotFoundError):
-        first.get(document_id, key)
+        restarted.get(document_id, key)
+    assert restarted.sweep() == 1
     assert stores.documents == []
+    restarted.downloaded(document_id)
+    with pytest.raises(DocumentNotFoundError):
+        restarted.open_result(document_id)
+
+
+def test_download_never_extends_the_life_of_a_document(stores: Stores) -> None:
+    store = stores.open(expiry_s=10)
+    document_id, key = done(store)
+    store.downloaded(document_id)
+
+    stores.clock.advance(10)
+
+    with pytest.raises(DocumentNotFoundError):
+        store.get(document_id, key)
+
+
+def test_downloaded_documents_do_not_count_for_the_limit_of_documents(stores: Stores) -> None:
+    store = stores.open(max_caller_documents=1)
+    document_id, _ = done(store)
+    with pytest.raises(RateLimitedError):
+        store.begin("shop", 1)
+
+    store.downloaded(document_id)
+
+    store.begin("shop", 1)
 
 
 def test_content_is_removed_when_it_is_not_needed(stores: Stores) -> None:
