@@ -16,7 +16,7 @@ from dragoman_service.request import NumberFormat, ProtectedKind
 from dragoman_service.text.placeholders import numbers
 from dragoman_service.text.placeholders.number_values import is_same_number, numbers_in
 from dragoman_service.text.placeholders.numbers import NumberFinder
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 
 _KINDS = frozenset({ProtectedKind.NUMBER, ProtectedKind.IDENTIFIER})
 _LANGUAGES = st.sampled_from(["en", "de", "fr", "de-CH", "en-IN", "ja", "pl", "fr-CH", "xx", ""])

@@ -13,12 +13,8 @@ from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders import patterns
 from dragoman_service.text.placeholders.containers import TextReader
 from dragoman_service.text.placeholders.icu import HEAD
-from dragoman_service.text.placeholders.patterns import (
-    ProtectedSpan,
-    Protection,
-    compile_protection,
-    may_have_literals,
-)
+from dragoman_service.text.placeholders.patterns import Protection, compile_protection, may_have_literals
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.segmentation import never_ends
 
 _FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]

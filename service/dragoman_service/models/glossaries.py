@@ -21,7 +21,7 @@ from dragoman_service.models.model import is_plain_name
 from dragoman_service.models.serving import fingerprint
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import Term
-from dragoman_service.text.placeholders.patterns import TermMatcher
+from dragoman_service.text.placeholders.terms import TermMatcher
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from itertools import chain
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.segmentation import Check, never_ends
 
 _WINDOW_CHARACTERS = 4_096  # start positions of one call of `re`, which holds the global interpreter lock (GIL)

@@ -38,9 +38,10 @@ from dragoman_service.text.invariants.symbols import quotation_marks
 from dragoman_service.text.invariants.violations import HARD_KINDS
 from dragoman_service.text.placeholders.markdown import is_markup_intact
 from dragoman_service.text.placeholders.masking import Placeholders
-from dragoman_service.text.placeholders.patterns import ProtectedSpan, may_have_literals
+from dragoman_service.text.placeholders.patterns import may_have_literals
 from dragoman_service.text.placeholders.protected_units import with_placeholders
 from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
 from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
 from dragoman_service.text.quotation import localized_marks

@@ -31,14 +31,10 @@ from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
 from dragoman_service.text.placeholders.numbers import NumberFinder
-from dragoman_service.text.placeholders.patterns import (
-    ProtectedSpan,
-    SpanFinder,
-    TermMatcher,
-    compile_protection,
-    enabled_kinds,
-)
+from dragoman_service.text.placeholders.patterns import compile_protection, enabled_kinds
 from dragoman_service.text.placeholders.protected_units import protected_units, with_placeholders
+from dragoman_service.text.placeholders.spans import ProtectedSpan, SpanFinder
+from dragoman_service.text.placeholders.terms import TermMatcher
 from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit, plain_unit, spans_in_unit
 from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
 from dragoman_service.text.punctuation import readable

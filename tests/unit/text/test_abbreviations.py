@@ -3,7 +3,7 @@ import pytest
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
 from dragoman_service.text.abbreviations import AbbreviationFinder
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.segmentation import iterate_sentences
 
 EN_DE = AbbreviationFinder("en", "de")

@@ -13,7 +13,7 @@ from itertools import chain
 from dragoman_service.datatypes import Span
 from dragoman_service.request import NumberFormat, ProtectedKind
 from dragoman_service.text.placeholders.number_values import SPACE, localized_number, number_convention
-from dragoman_service.text.placeholders.patterns import ProtectedSpan, WindowedExpression
+from dragoman_service.text.placeholders.spans import ProtectedSpan, WindowedExpression
 from dragoman_service.text.segmentation import Check, never_ends
 
 # Letters of identifiers: Latin, Greek and Cyrillic. Scripts without spaces between words need no word boundary.

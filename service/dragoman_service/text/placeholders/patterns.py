@@ -8,13 +8,11 @@ these spans: bars of plurals, terms, and those that a planner adds.
 """
 
 import re
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Protocol
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
@@ -23,7 +21,15 @@ from dragoman_service.text.placeholders.blocks import find_blocks
 from dragoman_service.text.placeholders.containers import TextReader
 from dragoman_service.text.placeholders.icu import Container
 from dragoman_service.text.placeholders.plural_bars import plural_separators
+from dragoman_service.text.placeholders.spans import (
+    ProtectedSpan,
+    SpanFinder,
+    WindowedExpression,
+    add_matches,
+    merged,
+)
 from dragoman_service.text.placeholders.templates import Rule
+from dragoman_service.text.placeholders.terms import TermMatcher
 from dragoman_service.text.segmentation import Check, never_ends
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
@@ -57,12 +63,10 @@ _TAG = re.compile(
 
 _GROUP = "rule"  # prefix of the names of groups
 
-_LONG_CALL_S = 0.001
 _GRAMMAR_REACH = 9_000  # more than the longest path (32 names of 255 characters) and any other match
 _GRAMMAR_WINDOW = 8_192  # one call takes at most 20 ms (a text of `<%`)
 _PATTERN_WINDOW = 1_024  # one call takes at most 10 ms, with `MAX_PATTERN_STARS`
 _MAX_STAR_CHARACTERS = 100  # longest match of a `*`
-_TERM_CHECK_CHARACTERS = 64  # interval of checks in the search for terms
 
 _TRAILING = frozenset(".,;:!?'\"*_~…“”„‟«»‹›‘’‚")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
@@ -70,34 +74,6 @@ _FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
 _XLIFF_TMX_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})  # placeholders of these formats
 _JOINED_BY_BAR = re.compile(r"(?:\|\w{1,64}+){1,8}+(?!\|)", re.ASCII)  # `C:/x|y`, not plural forms
 _NAME_OF_TAG = re.compile(r"</?([\w:.-]+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedExpression:
-    """An expression whose matches have a limited length. It searches long texts in windows.
-
-    `re` holds the global interpreter lock (GIL) during each call. A search in windows releases the GIL between two
-    calls, and can be cancelled there.
-    """
-
-    expression: re.Pattern[str]
-    reach: int  # most characters that a match reads from its start, including lookahead
-    window: int  # start positions that one call tries
-
-    def search(self, text: str, position: int, check: Check) -> re.Match[str] | None:
-        """Return the first match from a position on, like `re.Pattern.search`."""
-        while True:
-            check()
-            end = position + self.window
-            started_s = time.perf_counter()
-            match = self.expression.search(text, position, end + self.reach)
-            if end + self.reach >= len(text) or (match is not None and match.start() < end):
-                return match
-            position = end  # a match that starts after `end` may be truncated
-            # The event loop releases the GIL at each system call, several times per response. Without a pause, it would
-            # wait for a whole window each time.
-            if (duration_s := time.perf_counter() - started_s) > _LONG_CALL_S:
-                time.sleep(duration_s)
 
 
 # Every span of the grammar, except for `_KINDS_WITHOUT_TRIGGER`, contains one of these, so a text without them needs no
@@ -108,23 +84,6 @@ _TRIGGER = WindowedExpression(
     window=1 << 17,
 )
 _KINDS_WITHOUT_TRIGGER = frozenset((ProtectedKind.COLON, ProtectedKind.NUMBER))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtectedSpan:
-    """Span that a translation keeps unchanged, or a term with a fixed translation."""
-
-    span: Span
-    kind: ProtectedKind | None  # None: a pattern of the caller, or a term
-    target: str | None = None  # fixed translation; None: unchanged
-    messages: tuple[Span, ...] = ()  # translated texts inside it, such as the forms of a plural
-
-
-class SpanFinder(Protocol):
-    """Finds more protected spans of a text, in the ranges that no other span covers."""
-
-    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
-        """Return the spans and those of this finder, in order and without overlaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +149,7 @@ class PluralBarFinder:
             return index >= 0 and span.end <= bars[index].end
 
         others = [protected for protected in spans if not is_part(protected.span)]
-        return _merged(others, [ProtectedSpan(span=bar, kind=ProtectedKind.PLURAL) for bar in bars])
+        return merged(others, [ProtectedSpan(span=bar, kind=ProtectedKind.PLURAL) for bar in bars])
 
 
 def enabled_kinds(options: ProtectionOptions) -> frozenset[ProtectedKind]:
@@ -204,46 +163,9 @@ def enabled_kinds(options: ProtectionOptions) -> frozenset[ProtectedKind]:
     return (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds
 
 
-def free_ranges(spans: Sequence[ProtectedSpan], length: int) -> Iterator[Span]:
-    """Yield the ranges of a text that no span covers, in order.
-
-    Args:
-        spans: ordered and disjoint.
-        length: length of the text.
-    """
-    position = 0
-    for protected in spans:
-        if position < protected.span.start:
-            yield Span(start=position, end=protected.span.start)
-        position = protected.span.end
-    if position < length:
-        yield Span(start=position, end=length)
-
-
-def add_matches(
-    spans: Sequence[ProtectedSpan],
-    text: str,
-    find: Callable[[str, int, int], Iterable[ProtectedSpan]],
-    check: Check = never_ends,
-) -> list[ProtectedSpan]:
-    """Return the spans of a text and the matches between them, in order.
-
-    Args:
-        spans: ordered and disjoint.
-        text: the whole text.
-        find: returns the matches between two positions of the text, ordered and disjoint.
-        check: called for each range.
-    """
-    matches: list[ProtectedSpan] = []
-    for free in free_ranges(spans, len(text)):
-        check()
-        matches += find(text, free.start, free.end)
-    return _merged(spans, matches)
-
-
 @lru_cache(maxsize=64)
 def compile_protection(
-    options: ProtectionOptions, terms: tuple[Term, ...], glossary: "TermMatcher | None" = None
+    options: ProtectionOptions, terms: tuple[Term, ...], glossary: TermMatcher | None = None
 ) -> Protection:
     """Compile the protection of a request, which is validated already."""
     kinds = enabled_kinds(options)
@@ -305,83 +227,6 @@ def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -
     return add_matches(spans, text, signs, check)
 
 
-class TermMatcher:
-    """Finds terms; where several begin at one position, the longest wins.
-
-    The time does not depend on the number of terms: at each character, only the lengths of terms with this first
-    character are tried.
-    """
-
-    def __init__(self, terms: Sequence[Term]) -> None:
-        """Take terms with distinct sources; of sources that differ only in case, the one that equals the text wins."""
-        self._terms: dict[str, list[Term]] = {}
-        lengths: dict[tuple[str, bool], set[int]] = {}
-        for term in terms:
-            source = _folded(term.source)
-            self._terms.setdefault(source, []).append(term)
-            lengths.setdefault((source[0], _begins_word(term)), set()).add(len(source))
-        self._lengths = {start: sorted(sizes, reverse=True) for start, sizes in lengths.items()}
-
-    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
-        """Return the spans and the terms between them, in order."""
-        folded = _folded(text)
-
-        def find(text: str, start: int, end: int) -> Iterator[ProtectedSpan]:
-            checked_to = start
-            while start < end:
-                if start >= checked_to:
-                    check()
-                    checked_to = start + _TERM_CHECK_CHARACTERS
-                match = self._match_at(start, end, text, folded)
-                if match is not None:
-                    yield match
-                start = match.span.end if match else start + 1
-
-        return add_matches(spans, text, find, check)
-
-    def _match_at(self, start: int, stop: int, text: str, folded: str) -> ProtectedSpan | None:
-        lengths = self._lengths.get((folded[start], False), [])
-        if not (start and _is_word_character(text[start - 1])) and (words := self._lengths.get((folded[start], True))):
-            lengths = sorted({*lengths, *words}, reverse=True) if lengths else words
-        for length in lengths:
-            end = start + length
-            candidates = self._terms.get(folded[start:end]) if end <= stop else None
-            if not candidates:
-                continue
-            is_within_word = (
-                start > 0 and _is_word_character(text[start - 1]),
-                end < stop and _is_word_character(text[end]),
-            )
-            source = text[start:end]
-            if fitting := [term for term in candidates if _fits(term, source, is_within_word)]:
-                term = next((term for term in fitting if term.source == source), fitting[0])
-                return ProtectedSpan(span=Span(start=start, end=end), kind=None, target=term.target or source)
-        return None
-
-
-def _folded(text: str) -> str:
-    # Case-folded text of the same length.
-    folded = text.casefold()
-    if len(folded) == len(text):  # no character folds to nothing, so each has folded to one
-        return folded
-    return "".join(next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char) for char in text)
-
-
-def _is_word_character(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-def _begins_word(term: Term) -> bool:
-    return not term.is_part_of_word and term.source[0].isalnum()
-
-
-def _fits(term: Term, source: str, is_within_word: tuple[bool, bool]) -> bool:
-    if term.is_case_sensitive and term.source != source:
-        return False
-    ends_word = not term.is_part_of_word and term.source[-1].isalnum()
-    return not ((is_within_word[0] and _begins_word(term)) or (is_within_word[1] and ends_word))
-
-
 def _regular_expression(pattern: str) -> str:
     # `*` matches 1 to 100 characters other than white space and the next character of the pattern.
     parts = pattern.split("*")
@@ -391,12 +236,6 @@ def _regular_expression(pattern: str) -> str:
         stop = rf"\s{end}" if part else r"\s\W"
         expression += rf"[^{stop}]{{1,{_MAX_STAR_CHARACTERS}}}+{re.escape(part)}"
     return expression
-
-
-def _merged(spans: Sequence[ProtectedSpan], others: Sequence[ProtectedSpan]) -> list[ProtectedSpan]:
-    if not others:
-        return list(spans)
-    return sorted((*spans, *others), key=lambda protected: protected.span.start)
 
 
 def _tag(reader: TextReader, start: int, _end: int) -> Container | None:

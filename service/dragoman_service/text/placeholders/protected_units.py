@@ -10,13 +10,8 @@ from dragoman_service.text.placeholders.blocks import is_apart
 from dragoman_service.text.placeholders.bracket_tags import bracket_tag_name, paired_tags
 from dragoman_service.text.placeholders.counts import is_count
 from dragoman_service.text.placeholders.masking import Placeholders
-from dragoman_service.text.placeholders.patterns import (
-    ProtectedSpan,
-    Protection,
-    is_placeholder_tag,
-    tag_name,
-    with_number_signs,
-)
+from dragoman_service.text.placeholders.patterns import Protection, is_placeholder_tag, tag_name, with_number_signs
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import LOWEST_PRIORITY, CodeKind, TextUnit, TextUnitBuilder
 from dragoman_service.text.segmentation import Check, never_ends
 

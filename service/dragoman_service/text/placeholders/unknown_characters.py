@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
-from dragoman_service.text.placeholders.patterns import ProtectedSpan, add_matches
+from dragoman_service.text.placeholders.spans import ProtectedSpan, add_matches
 from dragoman_service.text.segmentation import Check, never_ends
 
 # Replace characters that are not spelled: letters, digits and marks; symbols; joiners of emoji; brackets.

@@ -10,7 +10,7 @@ from dragoman_service.datatypes import Span
 from dragoman_service.request import NumberFormat, ProtectedKind
 from dragoman_service.text.placeholders.number_values import is_same_number, numbers_in
 from dragoman_service.text.placeholders.numbers import NumberFinder
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 
 NUMBER, IDENTIFIER = ProtectedKind.NUMBER, ProtectedKind.IDENTIFIER
 BOTH = frozenset({NUMBER, IDENTIFIER})

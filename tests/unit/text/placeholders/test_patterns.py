@@ -10,14 +10,8 @@ from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
 from dragoman_service.text.placeholders import patterns
 from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
-from dragoman_service.text.placeholders.patterns import (
-    ProtectedSpan,
-    WindowedExpression,
-    add_matches,
-    compile_protection,
-    enabled_kinds,
-    free_ranges,
-)
+from dragoman_service.text.placeholders.patterns import compile_protection, enabled_kinds
+from dragoman_service.text.placeholders.spans import ProtectedSpan, WindowedExpression, add_matches, free_ranges
 from dragoman_service.text.segmentation import Check, never_ends
 
 

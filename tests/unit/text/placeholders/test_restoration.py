@@ -6,10 +6,11 @@ import pytest
 from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.text.placeholders.masking import Placeholders
-from dragoman_service.text.placeholders.patterns import ProtectedSpan, compile_protection
+from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.text.placeholders.placement import RepairAction
 from dragoman_service.text.placeholders.protected_units import protected_units, with_placeholders
 from dragoman_service.text.placeholders.restoration import Assembler, forced_prefix, restore
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import TextUnit, plain_unit
 
 REMOVED, INSERTED = RepairAction.REMOVED, RepairAction.INSERTED

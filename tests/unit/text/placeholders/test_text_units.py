@@ -7,8 +7,8 @@ import pytest
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.masking import MASK, Placeholders, masked, masked_target
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
 from dragoman_service.text.placeholders.protected_units import with_placeholders
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, plain_unit, spans_in_unit
 
 TRAINED = ("⟦1⟧", "⟦2⟧", "⟦3⟧")

@@ -4,7 +4,7 @@ import pytest
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind
-from dragoman_service.text.placeholders.patterns import ProtectedSpan
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
 
 KNOWN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZäöüÄÖÜß0123456789 .,;:!?-'\"()/&#*+\n\t_")
