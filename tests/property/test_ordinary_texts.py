@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.text.candidates import Candidate, CandidateReader
 from dragoman_service.text.pipeline import TextPipeline
-from dragoman_service.text.planning import ModelText, TextPart
+from dragoman_service.text.plans import ModelText, TextPart
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_request
 
 # fmt: off

@@ -15,7 +15,7 @@ from dragoman_service.datatypes import (
     WarningKind,
 )
 from dragoman_service.text.alignment import shifted
-from dragoman_service.text.planning import FixedTranslation, TextPart, TextPlan
+from dragoman_service.text.plans import FixedTranslation, TextPart, TextPlan
 from dragoman_service.text.segmentation import join
 
 # Copied text on either side of a sentence of a document. Longer text becomes messages of its own.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from dragoman_service.datatypes import Segment, SegmentResult, Translation
-from dragoman_service.text.pipeline import Attempt, TextPipeline
-from dragoman_service.text.planning import TextPlan
+from dragoman_service.text.attempts import Attempt
+from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.plans import TextPlan
 
 RULES_VERSION = 1
 """Version of the rules that prepare, check and correct texts; increases when the same model gives other texts."""

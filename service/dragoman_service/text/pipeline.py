@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
@@ -24,6 +24,7 @@ from dragoman_service.datatypes import (
 from dragoman_service.errors import EngineError
 from dragoman_service.request import AttentionDetail, TextFormat
 from dragoman_service.text.alignment import Weights, align, alignment_layer, head_average, shifted
+from dragoman_service.text.attempts import Attempt, Chosen, attempt_warnings
 from dragoman_service.text.candidates import Candidate, CandidateReader
 from dragoman_service.text.documents import PlannedSentence, document_sentences, untranslated_warning
 from dragoman_service.text.hypotheses import (
@@ -43,14 +44,12 @@ from dragoman_service.text.placeholders.protected_units import with_placeholders
 from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
 from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
-from dragoman_service.text.planning import ModelText, TextPart, TextPlan, TextPlanner
+from dragoman_service.text.planning import TextPlanner
+from dragoman_service.text.plans import ModelText, TextPart, TextPlan
 from dragoman_service.text.quotation import localized_marks
 from dragoman_service.text.repair import Repair, is_irregular, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
-# Confidence of a copied word that needs no warning. Words of the bundled models that are the same in both languages,
-# such as `Computer`, have 0.4 or more; untranslated ones, such as `Undo`, have up to 0.3.
-_SURE_COPY = 0.3
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text
 _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
 
@@ -80,8 +79,8 @@ class TextPipeline(TextPlanner):
         """
         (text,) = self._request.texts
         self._is_document = True
-        if self._num_alignable_tokens:
-            self._num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
+        if self._segments.num_alignable_tokens:
+            self._segments.num_alignable_tokens = math.inf  # only a few sentences are in memory at a time
         return document_sentences(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
     @property
@@ -93,12 +92,12 @@ class TextPipeline(TextPlanner):
         """Return the warnings about the whole translation of a document: whether it has the marks of its source."""
         return self._markup_warnings(self._request.texts[0], target) if self.is_markdown else ()
 
-    def attempts(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> list["Attempt"]:
+    def attempts(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> list[Attempt]:
         """Return the first attempt of each part; `results` has one result for each part of all plans, in order."""
         parts = ((plan, part) for plan in plans for part in plan.parts)
         return [self._attempt(plan.text, part, result) for (plan, part), result in zip(parts, results, strict=True)]
 
-    def second_part(self, attempt: "Attempt") -> TextPart | None:
+    def second_part(self, attempt: Attempt) -> TextPart | None:
         """Return the part to decode again because the best candidate violates an invariant; None if it need not be.
 
         A segment that the worker has already decoded twice is not decoded again, nor one with sampling or a target
@@ -129,7 +128,7 @@ class TextPipeline(TextPlanner):
         segment = replace(changed.segment, search=search)
         return None if segment == part.segment else replace(changed, segment=segment)
 
-    def _changed(self, attempt: "Attempt", repair: Repair) -> TextPart | None:
+    def _changed(self, attempt: Attempt, repair: Repair) -> TextPart | None:
         # The part with the text or the prefix of a repair; None if that is not possible.
         part = attempt.part
         if repair.spans and (changed := self._with_spans(attempt, repair.spans)) is not None:
@@ -140,7 +139,7 @@ class TextPipeline(TextPlanner):
             return self._read_as(part, replace(part.model_text, text=repair.recased, is_recased=True))
         return part
 
-    def better(self, first: "Attempt", part: TextPart, result: SegmentResult | None) -> "Attempt":
+    def better(self, first: Attempt, part: TextPart, result: SegmentResult | None) -> Attempt:
         """Return the better of two attempts; the first, marked as skipped, if the second search has no result.
 
         Fewer hard violations win. For as many hard and fewer other violations, the confidence must not fall.
@@ -154,16 +153,16 @@ class TextPipeline(TextPlanner):
         is_better = new < old and self._confidence(second) >= self._confidence(first)
         return second if is_better else first
 
-    def assemble(self, plans: Sequence[TextPlan], attempts: Sequence["Attempt"]) -> tuple[Translation, ...]:
+    def assemble(self, plans: Sequence[TextPlan], attempts: Sequence[Attempt]) -> tuple[Translation, ...]:
         """Return the translation of each text; `attempts` has one attempt for each part of all plans, in order."""
         remaining = iter(attempts)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
-    def features(self, attempts: Sequence["Attempt"], usual_log_ratio: float) -> tuple[float, ...]:
+    def features(self, attempts: Sequence[Attempt], usual_log_ratio: float) -> tuple[float, ...]:
         """Return the confidence features of a sentence from its parts; see `dragoman_service.text.hypotheses`."""
         return self._features([(attempt, attempt.best) for attempt in attempts], usual_log_ratio)
 
-    def _features(self, sentence: Sequence["_Chosen"], usual_log_ratio: float) -> tuple[float, ...]:
+    def _features(self, sentence: Sequence[Chosen], usual_log_ratio: float) -> tuple[float, ...]:
         # Both sides are the texts that the model reads and writes, with placeholders.
         hypotheses = [candidate.hypothesis for _, candidate in sentence]
         return features(
@@ -178,7 +177,7 @@ class TextPipeline(TextPlanner):
             usual_log_ratio=usual_log_ratio,
         )
 
-    def _confidence(self, attempt: "Attempt") -> float:
+    def _confidence(self, attempt: Attempt) -> float:
         # The confidence of a part without the features that a violation changes; the mean log-probability if the model
         # has no confidence.
         confidence, hypothesis = self._model.confidence, attempt.best.hypothesis
@@ -187,7 +186,7 @@ class TextPipeline(TextPlanner):
         values = self.features([attempt], confidence.usual_log_ratio)
         return probability(confidence, without_violations(values))
 
-    def _num_violations(self, attempt: "Attempt") -> tuple[int, int]:
+    def _num_violations(self, attempt: Attempt) -> tuple[int, int]:
         # Hard violations, and all. A short copy counts as a soft one, or as a hard one if its capitals are a slip. A
         # misplaced quotation mark counts twice, because a text without quotation marks is easier to read.
         best = attempt.best
@@ -197,7 +196,7 @@ class TextPipeline(TextPlanner):
         num_hard = best.num_hard + num_misplaced + (is_copy and is_irregular(attempt.source))
         return num_hard, len(best.violations) + num_misplaced + is_copy
 
-    def _attempt(self, text: str, part: TextPart, result: SegmentResult) -> "Attempt":
+    def _attempt(self, text: str, part: TextPart, result: SegmentResult) -> Attempt:
         # Candidates with fewer hard violations come first, unless the caller has fixed a prefix or samples.
         self._check()
         source = text[part.span.start : part.span.end]
@@ -230,7 +229,7 @@ class TextPipeline(TextPlanner):
         target = self._decode(hypothesis.token_ids)
         return self._reader.read(source, part, hypothesis, target, self._links(part.model_text.text, hypothesis))
 
-    def _with_spans(self, attempt: "Attempt", spans: Sequence[Span]) -> TextPart | None:
+    def _with_spans(self, attempt: Attempt, spans: Sequence[Span]) -> TextPart | None:
         # The part with more protected spans; None if that is not possible.
         part, source = attempt.part, attempt.source
         unit = part_unit(source, part)
@@ -248,7 +247,7 @@ class TextPipeline(TextPlanner):
         localized = localized_marks(unit.text, positions, target_language=self._request.target_language)
         return [ProtectedSpan(span=span, kind=None, target=localized.get(span.start)) for span in spans]
 
-    def _with_prefix(self, attempt: "Attempt") -> TextPart | None:
+    def _with_prefix(self, attempt: Attempt) -> TextPart | None:
         # The part with the first translation as prefix, up to the last missing placeholder, with all of them inserted.
         part, best = attempt.part, attempt.best
         if part.unit is None:
@@ -269,13 +268,13 @@ class TextPipeline(TextPlanner):
 
     def _read_as(self, part: TextPart, model_text: ModelText) -> TextPart | None:
         # The part with another model text; None if it is too long.
-        source_ids = self._source_ids(self._tokenizer.encode(model_text.text))
+        source_ids = self._segments.source_ids(self._tokenizer.encode(model_text.text))
         if len(source_ids) > self._model.max_source_tokens:
             return None
         return replace(part, model_text=model_text, segment=replace(part.segment, source_ids=source_ids))
 
-    def _translation(self, plan: TextPlan, attempts: Sequence["Attempt"]) -> Translation:
-        rows: list[list[_Chosen]] = [[(attempt, candidate) for candidate in attempt.candidates] for attempt in attempts]
+    def _translation(self, plan: TextPlan, attempts: Sequence[Attempt]) -> Translation:
+        rows: list[list[Chosen]] = [[(attempt, candidate) for candidate in attempt.candidates] for attempt in attempts]
         counts_violations = self.search.sampling is None and not self._has_prefix
         ranks = [
             [
@@ -298,7 +297,7 @@ class TextPipeline(TextPlanner):
             **self._described(plan, chosen[0], joined[0]),
         )
 
-    def _described(self, plan: TextPlan, chosen: Sequence["_Chosen"], joined: Joined) -> dict[str, Any]:
+    def _described(self, plan: TextPlan, chosen: Sequence[Chosen], joined: Joined) -> dict[str, Any]:
         # The sentences of the best combination, and the warnings about it.
         sentences: list[SentenceAlignment] = []
         warnings: list[TranslationWarning] = []
@@ -314,10 +313,7 @@ class TextPipeline(TextPlanner):
                 max_source_tokens=self._model.max_source_tokens,
                 max_target_tokens=max(attempt.part.segment.search.max_target_tokens for attempt, _ in sentence),
             )
-            for each, span in zip(sentence, spans, strict=True):
-                warnings += _violation_warnings(*each, span, sentence_index=index)
-            if _is_unsure_copy(sentence, sentences[-1]):
-                warnings.append(_copy_warning(sentences[-1], index))
+            warnings += attempt_warnings(sentence, sentences[-1], spans, sentence_index=index)
         warnings += (untranslated_warning(fixed.span) for fixed in plan.fixed if fixed.is_untranslated)
         if self.is_markdown and not self._is_document:
             warnings += self._markup_warnings(plan.text, joined.text)
@@ -330,7 +326,7 @@ class TextPipeline(TextPlanner):
         message = "the translation has other Markdown marks than the text"
         return (TranslationWarning(kind=WarningKind.MARKUP_CHANGED, message=message, sentence_index=None),)
 
-    def _alignment(self, sentence: Sequence["_Chosen"], targets: Sequence[Span]) -> SentenceAlignment:
+    def _alignment(self, sentence: Sequence[Chosen], targets: Sequence[Span]) -> SentenceAlignment:
         confidence = self._model.confidence
         score = None
         if confidence is not None:
@@ -347,7 +343,7 @@ class TextPipeline(TextPlanner):
             score=score,
         )
 
-    def _joined(self, plan: TextPlan, chosen: Sequence["_Chosen"], *, is_plain: bool) -> Joined:
+    def _joined(self, plan: TextPlan, chosen: Sequence[Chosen], *, is_plain: bool) -> Joined:
         # The text of a combination of candidates.
         if is_plain:
             texts = [candidate.text for _, candidate in chosen]
@@ -359,7 +355,7 @@ class TextPipeline(TextPlanner):
     def _decode(self, token_ids: tuple[int, ...]) -> str:
         return self._tokenizer.decode(token_ids).strip()  # white space around a sentence is copied from the source
 
-    def _text_hypothesis(self, joined: Joined, chosen: Sequence["_Chosen"]) -> TextHypothesis:
+    def _text_hypothesis(self, joined: Joined, chosen: Sequence[Chosen]) -> TextHypothesis:
         hypotheses = [candidate.hypothesis for _, candidate in chosen]
         token_ids = [token_id for hypothesis in hypotheses for token_id in hypothesis.token_ids]
         log_probs = (log_prob for hypothesis in hypotheses for log_prob in hypothesis.token_log_probs)
@@ -374,7 +370,7 @@ class TextPipeline(TextPlanner):
             attention=tuple(self._attention(*each) for each in chosen) if has_attention else (),
         )
 
-    def _text_links(self, joined: Joined, chosen: Sequence["_Chosen"]) -> Iterator[AlignmentLink]:
+    def _text_links(self, joined: Joined, chosen: Sequence[Chosen]) -> Iterator[AlignmentLink]:
         for _, candidate in chosen:
             _attention_of(candidate.hypothesis)
         if isinstance(joined, Assembled):
@@ -401,7 +397,7 @@ class TextPipeline(TextPlanner):
         stripped = len(target) - len(target.lstrip())
         return list(shifted(links, source_by=0, target_by=-stripped))
 
-    def _attention(self, attempt: "Attempt", candidate: Candidate) -> CrossAttention:
+    def _attention(self, attempt: Attempt, candidate: Candidate) -> CrossAttention:
         hypothesis = candidate.hypothesis
         attention = _attention_of(hypothesis)
         layer = alignment_layer(len(attention))
@@ -412,65 +408,6 @@ class TextPipeline(TextPlanner):
             layer=layer,
             weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """A search of a part, and its hypotheses as texts."""
-
-    text: str  # the text of the request that contains the part
-    source: str  # the text of the part
-    part: TextPart
-    result: SegmentResult
-    candidates: tuple[Candidate, ...]  # best first
-    is_skipped: bool = False  # whether a second search was needed, but has no result
-
-    @property
-    def best(self) -> Candidate:
-        """The best candidate."""
-        return self.candidates[0]
-
-
-_Chosen = tuple[Attempt, Candidate]
-
-
-def _violation_warnings(
-    attempt: Attempt, candidate: Candidate, target: Span, *, sentence_index: int
-) -> Iterator[TranslationWarning]:
-    # `target` is the position of the part in the translation.
-    start = attempt.part.span.start
-    for violation in candidate.violations:
-        own = violation.target and violation.target.shifted(target.start)
-        yield TranslationWarning(
-            kind=violation.kind,
-            message=violation.detail,
-            sentence_index=sentence_index,
-            source=violation.source and violation.source.shifted(start),
-            target=own and Span(start=min(own.start, target.end), end=min(own.end, target.end)),
-        )
-    if attempt.is_skipped:
-        message = "the search that would repair this sentence was rejected or exceeded its deadline"
-        yield TranslationWarning(kind=WarningKind.REPAIR_SKIPPED, message=message, sentence_index=sentence_index)
-
-
-def _is_unsure_copy(sentence: Sequence[_Chosen], alignment: SentenceAlignment) -> bool:
-    # Whether a word, which is not an acronym, is copied with a low confidence. It may be a name.
-    attempt, candidate = sentence[0]
-    if len(sentence) != 1 or not candidate.is_copied_label or alignment.score is None:
-        return False
-    is_unsure = alignment.score < _SURE_COPY or is_irregular(attempt.source)
-    is_acronym = attempt.source.isupper() and not attempt.part.model_text.is_from_capitals
-    return is_unsure and len(attempt.source.split()) == 1 and not is_acronym
-
-
-def _copy_warning(alignment: SentenceAlignment, sentence_index: int) -> TranslationWarning:
-    return TranslationWarning(
-        kind=WarningKind.UNTRANSLATED,
-        message=f"the word is copied with confidence {alignment.score:.2f}",
-        sentence_index=sentence_index,
-        source=alignment.source,
-        target=alignment.target,
-    )
 
 
 def _has_remaining_defect(result: SegmentResult) -> bool:

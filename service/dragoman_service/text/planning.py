@@ -2,17 +2,12 @@
 
 import math
 import re
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Protocol
 
-import numpy as np
-
-from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.request import (
@@ -20,6 +15,7 @@ from dragoman_service.request import (
     LongSentencePolicy,
     NumberFormat,
     ProtectedKind,
+    ProtectionOptions,
     TextFormat,
     TranslationRequest,
 )
@@ -31,12 +27,18 @@ from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
 from dragoman_service.text.placeholders.numbers import NumberFinder
-from dragoman_service.text.placeholders.patterns import compile_protection, enabled_kinds
-from dragoman_service.text.placeholders.protected_units import protected_units, with_placeholders
-from dragoman_service.text.placeholders.spans import ProtectedSpan, SpanFinder
+from dragoman_service.text.placeholders.patterns import Protection, compile_protection, enabled_kinds
+from dragoman_service.text.placeholders.protected_units import (
+    is_unreadable,
+    protected_units,
+    with_placeholders,
+    without_outer_symbols,
+)
+from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.terms import TermMatcher
-from dragoman_service.text.placeholders.text_units import CodeKind, InlineCode, TextUnit, plain_unit, spans_in_unit
+from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, plain_unit, spans_in_unit
 from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
+from dragoman_service.text.plans import FixedTranslation, ModelText, TextBudget, TextModel, TextPart, TextPlan
 from dragoman_service.text.punctuation import readable
 from dragoman_service.text.segmentation import (
     ESCAPED_BREAKS,
@@ -47,19 +49,10 @@ from dragoman_service.text.segmentation import (
     split_overlong,
     trim,
 )
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
-
-# Target tokens beyond the length of the source if the caller sets no limit (Vaswani et al. 2017, section 6.1).
-EXTRA_TARGET_TOKENS = 50
-
-# Source tokens times hypotheses of a request with attention for placing codes; the attention is in memory until the
-# response is sent. Beyond the limit, words are taken to be in the order of the source.
-MAX_RESTORED_TOKENS = 8192
+from dragoman_service.text.segments import SegmentBuilder
 
 # Characters that may be escapes, accelerators or kept white space of plain text.
 _SPECIAL = re.compile(r"[\\&_]|  ")
-
-_SPACE = " \xa0"
 
 # Languages whose words have no other letters than those of ASCII, with few exceptions.
 _ASCII_LANGUAGES = frozenset({"en"})
@@ -69,92 +62,11 @@ _CUT_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelText:
-    """Text that a model reads instead of a text of the same length."""
-
-    text: str
-    is_from_capitals: bool = False  # sentence case instead of capitals, so the translation is set in capitals
-    is_recased: bool = False  # other case instead of a copied label, so the translation gets the capital of the source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _EncodedPart:
     span: Span  # in the text of the request
     token_ids: list[int]
     model_text: ModelText
     unit: TextUnit | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart:
-    """Part of a text that is decoded as one segment: a sentence, or a part of a long one."""
-
-    span: Span
-    segment: Segment
-    sentence_index: int  # shared by the parts of one sentence, which are adjacent
-    model_text: ModelText
-    unit: TextUnit | None = None  # the text with placeholders, if that differs; as long as the model text
-    begins_sentence: bool = True
-
-    def shifted(self, by: int) -> "TextPart":
-        """Return the same part of a text that has `by` more characters in front."""
-        return replace(self, span=self.span.shifted(by), unit=self.unit.shifted(by) if self.unit else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedTranslation:
-    """A range outside all decoded sentences, such as a term, and its translation."""
-
-    span: Span
-    target: str
-    is_untranslated: bool = False  # a sentence in letters that the model cannot spell, which stays as it is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPlan:
-    """The segments of one text."""
-
-    text: str
-    parts: tuple[TextPart, ...]  # ordered; a part with a unit may enclose others, such as the text of an attribute
-    fixed: tuple[FixedTranslation, ...] = ()
-
-    @property
-    def spans(self) -> list[Span]:
-        """Positions of the parts in the text."""
-        return [part.span for part in self.parts]
-
-
-class TextModel(Protocol):
-    """The properties of a model that text processing needs. Limits include EOS."""
-
-    @property
-    def tokenizer(self) -> SentencePieceTokenizer:
-        """Tokenizer of the language pair."""
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source."""
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target."""
-
-    @property
-    def confidence(self) -> Confidence | None:
-        """Weights of the confidence of sentences; None if the bundle has none."""
-
-
-class TextBudget(Protocol):
-    """Limits of text work. Each method raises if the work exceeds a limit or its deadline, or is cancelled."""
-
-    def check(self) -> None:
-        """Check deadline and cancellation; called every few milliseconds."""
-
-    def check_sentence(self, num_tokens: int) -> None:
-        """Check the source tokens of a sentence before it is split further."""
-
-    def add(self, segments: Sequence[Segment]) -> None:
-        """Count the segments of a sentence."""
 
 
 class TextPlanner:
@@ -188,30 +100,34 @@ class TextPlanner:
         self._check: Check = budget.check if budget else never_ends
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
+        self._glossary = glossary
         protection = request.options.protection
-        if request.options.format is not TextFormat.PLAIN:
-            protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
-        kinds = enabled_kinds(protection)
-        self._has_escapes = ProtectedKind.ESCAPE in kinds
-        self._has_accelerators = ProtectedKind.ACCELERATOR in kinds
-        self._has_tags = ProtectedKind.TAG in kinds
-        compiled = compile_protection(protection, request.options.terms, glossary)
-        number_format = request.options.number_format or NumberFormat.LOCALIZED
-        of_languages = _finders(kinds, request.source_language, request.target_language, number_format)
-        language = primary_language(request.source_language)
-        self._is_ascii = language in _ASCII_LANGUAGES
-        unknown = UnknownCharacterFinder(
-            self._is_readable, self._tokenizer.readable[language], is_foreign=self._is_foreign
-        )
-        finders = (*compiled.finders, *of_languages, unknown)
-        self._protection = replace(compiled, finders=finders)
-        self._abbreviations = of_languages[0]
-        self._known = self._tokenizer.readable[language]
         # Whether an ordinary text has no spans but abbreviations.
-        self._has_short_path = compiled.needs_trigger and not request.options.terms and glossary is None
-        self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
+        has_own_spans = protection.patterns or protection.enabled_kinds or request.options.terms or glossary
+        self._has_short_path = not has_own_spans
+        self._known = self._tokenizer.readable[request.source_language]
+        self._segments = SegmentBuilder(request, model=model, search=search, has_attention=has_attention)
         self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False
+
+    @cached_property
+    def _protection_options(self) -> ProtectionOptions:
+        protection = self._options.protection
+        if self._options.format is TextFormat.PLAIN:
+            return protection
+        return replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
+
+    @cached_property
+    def _kinds(self) -> frozenset[ProtectedKind]:
+        return enabled_kinds(self._protection_options)
+
+    @cached_property
+    def _protection(self) -> Protection:
+        languages = (self._request.source_language, self._request.target_language)
+        numbers = _number_finder(self._kinds, *languages, self._options.number_format or NumberFormat.LOCALIZED)
+        unknown = UnknownCharacterFinder(self._is_readable, self._known, is_foreign=self._is_foreign)
+        compiled = compile_protection(self._protection_options, self._options.terms, self._glossary)
+        return replace(compiled, finders=(*compiled.finders, _abbreviation_finder(*languages), numbers, unknown))
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -251,49 +167,75 @@ class TextPlanner:
                 self._budget.add([part.segment for part in group])
             yield group
 
+    def _segment(self, part: _EncodedPart, text_index: int, segment_index: int) -> Segment:
+        self._check()
+        needs_alignment = part.unit is not None and part.unit.needs_alignment
+        return self._segments.build(
+            part.token_ids, text_index=text_index, segment_index=segment_index, needs_alignment=needs_alignment
+        )
+
     def _encoded_sentences(self, text: str, text_index: int, field: str) -> Iterator[list[list[_EncodedPart]]]:
         fixed_spans = self._request.fixed_spans[text_index] if self._request.fixed_spans else ()
-        if self._options.format is TextFormat.PLAIN and not fixed_spans and self._is_plain(text):
-            for span in self._spans(text):
-                read = self._model_text(text[span.start : span.end])
-                parts = [
-                    _EncodedPart(span=own.shifted(span.start), token_ids=ids, model_text=_part_of(read, own))
-                    for own, ids in self._encoded(read.text, span.start, field)
-                    if ids
-                ]
-                if parts:
-                    yield [parts]
+        is_plain = self._options.format is TextFormat.PLAIN and not fixed_spans
+        spans = self._spans_of_plain(text) if is_plain else None
+        if spans is not None and not spans:
+            yield from self._plain_sentences(text, field)
             return
         placeholders = Placeholders(text, self._tokenizer.placeholders, self._check)
-        if self._options.format is TextFormat.PLAIN:
-            units = [
-                plain_unit(
-                    text,
-                    has_escapes=self._has_escapes,
-                    has_accelerators=self._has_accelerators,
-                    is_word=self._tokenizer.is_one_token,
-                    has_tags=self._has_tags,
-                    check=self._check,
-                )
-            ]
-        elif self._options.format is TextFormat.MARKDOWN:
-            try:
-                units = markdown_units(text, placeholders=placeholders, check=self._check)
-            except MarkupError as error:
-                raise InvalidFieldError(field, f"Markdown {error}", "Markdown that can be read") from error
-        else:
-            try:
-                is_xml = self._options.format is TextFormat.XML
-                units = markup_units(text, is_xml=is_xml, placeholders=placeholders, check=self._check)
-            except MarkupError as error:
-                raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
+        units = self._units(text, placeholders, field)
         if fixed_spans:
             units = [self._with_fixed_spans(unit, fixed_spans, placeholders) for unit in units]
+        if units and units[0].codes:
+            spans = None
         for group in nested_groups(units):
             protected = chain.from_iterable(
-                protected_units(unit, self._protection, placeholders, check=self._check) for unit in group
+                protected_units(unit, self._protection, placeholders, spans=spans, check=self._check) for unit in group
             )
             yield from self._encoded_group(list(protected), text, field)
+
+    def _spans_of_plain(self, text: str) -> Sequence[ProtectedSpan] | None:
+        # The protected spans of a plain text; None if the text may have other codes.
+        if self._is_ordinary(text):
+            languages = (self._request.source_language, self._request.target_language)
+            return _abbreviation_finder(*languages).add_to((), text, self._check)
+        return None if _SPECIAL.search(text) else self._protection.find(text, self._check)
+
+    def _is_ordinary(self, text: str) -> bool:
+        return self._has_short_path and is_ordinary(text) and self._known.issuperset(text)
+
+    def _plain_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
+        # The sentences of a text without codes.
+        for span in self._spans(text):
+            read = self._model_text(text[span.start : span.end])
+            parts = [
+                _EncodedPart(span=own.shifted(span.start), token_ids=ids, model_text=read.part(own))
+                for own, ids in self._encoded(read.text, span.start, field)
+                if ids
+            ]
+            if parts:
+                yield [parts]
+
+    def _units(self, text: str, placeholders: Placeholders, field: str) -> list[TextUnit]:
+        text_format = self._options.format
+        if text_format is TextFormat.PLAIN:
+            unit = plain_unit(
+                text,
+                has_escapes=ProtectedKind.ESCAPE in self._kinds,
+                has_accelerators=ProtectedKind.ACCELERATOR in self._kinds,
+                is_word=self._tokenizer.is_one_token,
+                has_tags=ProtectedKind.TAG in self._kinds,
+                check=self._check,
+            )
+            return [unit]
+        try:
+            if text_format is TextFormat.MARKDOWN:
+                return markdown_units(text, placeholders=placeholders, check=self._check)
+            is_xml = text_format is TextFormat.XML
+            return markup_units(text, is_xml=is_xml, placeholders=placeholders, check=self._check)
+        except MarkupError as error:
+            is_markdown = text_format is TextFormat.MARKDOWN
+            name, allowed = ("Markdown", "Markdown that can be read") if is_markdown else ("XML", "well-formed XML")
+            raise InvalidFieldError(field, f"{name} {error}", allowed) from error
 
     def _with_fixed_spans(
         self, unit: TextUnit, fixed_spans: Sequence[FixedSpan], placeholders: Placeholders
@@ -326,22 +268,13 @@ class TextPlanner:
             yield [parts, *inside(parts[-1].span.end)]
         yield from _outermost(inside(math.inf))
 
-    def _is_plain(self, text: str) -> bool:
-        # Whether a plain text has no codes.
-        if self._is_ordinary(text):
-            return not self._abbreviations.add_to((), text, self._check)
-        return not _SPECIAL.search(text) and not self._protection.find(text, self._check)
-
-    def _is_ordinary(self, text: str) -> bool:
-        return self._has_short_path and is_ordinary(text) and self._known.issuperset(text)
-
     def _encoded_unit(
         self, unit: TextUnit, text: str, field: str, *, is_alone: bool = False
     ) -> Iterator[list[_EncodedPart]]:
         for span in self._spans(unit.text, ends=unit.sentence_ends):
-            whole = _without_outer_symbols(unit, unit.outside_codes(span), text)
+            whole = without_outer_symbols(unit, unit.outside_codes(span), text)
             sentence = unit.part(whole, self._check)
-            if is_alone and self._is_unreadable(sentence, text):
+            if is_alone and is_unreadable(sentence, text, self._tokenizer.spells, self._check):
                 source = sentence.source
                 fixed = FixedTranslation(span=source, target=text[source.start : source.end], is_untranslated=True)
                 self._fixed.append(fixed)
@@ -352,20 +285,6 @@ class TextPlanner:
                     sentence = renumbered(sentence, own, self._check)
                 if parts := self._encoded_sentence(sentence, whole.start, field):
                     yield parts
-
-    def _is_unreadable(self, sentence: TextUnit, text: str) -> bool:
-        # Whether the model cannot spell most letters of a sentence.
-        if not sentence.has_placeholders:
-            return False
-        num_letters = sum(map(str.isalpha, masked(sentence, self._check)))
-        num_unknown = 0
-        for code in sentence.codes:
-            self._check()
-            if code.kind is CodeKind.PLACEHOLDER and code.target is None:  # a term is translated
-                letters = list(filter(str.isalpha, text[code.source.start : code.source.end]))
-                num_letters += len(letters)
-                num_unknown += len(letters) - sum(map(self._tokenizer.spells, letters))
-        return 2 * num_unknown > num_letters
 
     def _encoded_sentence(self, sentence: TextUnit, start: int, field: str) -> list[_EncodedPart]:
         # Nothing is decoded for a sentence of protected spans only.
@@ -382,7 +301,7 @@ class TextPlanner:
         for cut, ids in self._encoded(read.text, start, field, num_reserved=num_reserved):
             whole = sentence.outside_codes(cut)
             part = sentence.part(whole, self._check)
-            own = _part_of(read, whole)
+            own = read.part(whole)
             token_ids = ids if whole == cut else self._tokenizer.encode(own.text)
             if token_ids:
                 parts.append(_EncodedPart(span=part.source, token_ids=token_ids, model_text=own, unit=part))
@@ -390,7 +309,8 @@ class TextPlanner:
 
     def _spans(self, text: str, ends: Sequence[Span] = ()) -> Iterator[Span]:
         if self._options.split_sentences:
-            breaks = ESCAPED_BREAKS if self._has_escapes and self._options.format is TextFormat.PLAIN else None
+            is_plain = "\\" in text and self._options.format is TextFormat.PLAIN
+            breaks = ESCAPED_BREAKS if is_plain and ProtectedKind.ESCAPE in self._kinds else None
             language = self._request.source_language
             return iterate_sentences(text, language=language, check=self._check, breaks=breaks, ends=ends)
         starts = (0, *(end.end for end in ends))
@@ -417,7 +337,8 @@ class TextPlanner:
 
     def _is_foreign(self, character: str) -> bool:
         # Whether a letter is one of a foreign name, which models translate as a word: `Björk`.
-        return self._is_ascii and not character.isascii() and character.isalpha()
+        is_ascii = primary_language(self._request.source_language) in _ASCII_LANGUAGES
+        return is_ascii and not character.isascii() and character.isalpha()
 
     def _is_readable(self, character: str) -> bool:
         spells = self._tokenizer.spells
@@ -448,99 +369,17 @@ class TextPlanner:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, self._tokenizer.encode(text[part.start : part.end])) for part in parts]
 
-    def _segment(self, part: _EncodedPart, text_index: int, segment_index: int) -> Segment:
-        self._check()
-        source_ids = self._source_ids(part.token_ids)
-        field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
-        tags = self._tokenizer.target_prefix
-        prefix = (*tags, *prefix)
-        max_target_tokens = self._options.max_target_tokens or min(
-            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self.search.min_target_tokens + 1),
-            self._model.max_target_tokens,
-        )
-        if len(tags) >= max_target_tokens:
-            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, f"at least {len(tags) + 1}")
-        if len(prefix) >= max_target_tokens:
-            limit = f"fewer than {max_target_tokens} tokens, the limit of the translation"
-            raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
-        # Each part has a letter or digit, so its translation is not empty.
-        shortest = max(self.search.min_target_tokens, min(len(prefix) + 1, max_target_tokens - 1))
-        search = replace(
-            self.search, min_target_tokens=shortest, max_target_tokens=max_target_tokens, target_prefix=prefix
-        )
-        if search.sampling:
-            seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
-            search = replace(search, sampling=replace(search.sampling, seed=seed))
-        wants_attention = self._options.wants_attention
-        if part.unit is not None and part.unit.needs_alignment and not wants_attention:
-            num_tokens = len(source_ids) * search.num_hypotheses
-            wants_attention = num_tokens <= self._num_alignable_tokens
-            self._num_alignable_tokens -= num_tokens * wants_attention
-        return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
 
-    def _source_ids(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        return (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
-
-    def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
-        if self._request.target_prefixes:
-            field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
-        else:
-            field, prefix = "options.target_prefix", self._options.target_prefix
-        token_ids = tuple(self._tokenizer.encode_target(prefix)) if prefix else ()
-        if self._tokenizer.unk_id in token_ids:
-            raise InvalidFieldError(field, "a text with unknown characters", "text that the vocabulary can encode")
-        return field, token_ids
+@lru_cache(maxsize=256)
+def _abbreviation_finder(source_language: str, target_language: str) -> AbbreviationFinder:
+    return AbbreviationFinder(source_language, target_language)
 
 
 @lru_cache(maxsize=256)
-def _finders(
+def _number_finder(
     kinds: frozenset[ProtectedKind], source_language: str, target_language: str, number_format: NumberFormat
-) -> tuple[SpanFinder, ...]:
-    return (
-        AbbreviationFinder(source_language, target_language),
-        NumberFinder(kinds, source_language, target_language, number_format),
-    )
-
-
-def _without_outer_symbols(unit: TextUnit, span: Span, text: str) -> Span:
-    # Without protected symbols at the edges, such as `✓ ` and ` 👋`: they are copied, and the model does not read them.
-    codes = unit.codes
-    start, end = span.start, span.end
-    first, last = (bisect_left(codes, position, key=lambda code: code.start) for position in (start, end))
-    while first < last and codes[first].start == start and _is_symbol(codes[first], text):
-        stop = position = codes[first].end
-        limit = codes[first + 1].start if first + 1 < last else end  # a placeholder may begin with a space
-        while position < limit and unit.text[position] in _SPACE:
-            position += 1
-        if position in {stop, end}:
-            break
-        start, first = position, first + 1
-    while first < last and codes[last - 1].end == end and _is_symbol(codes[last - 1], text):
-        stop = position = codes[last - 1].start
-        limit = codes[last - 2].end if first < last - 1 else start
-        while position > limit and unit.text[position - 1] in _SPACE:
-            position -= 1
-        if position in {start, stop}:
-            break
-        end, last = position, last - 1
-    return Span(start=start, end=end) if start < end else span
-
-
-def _is_symbol(code: InlineCode, text: str) -> bool:
-    is_copied = code.kind is CodeKind.PLACEHOLDER and code.target is None
-    return is_copied and not any(map(str.isalnum, text[code.source.start : code.source.end]))
-
-
-def _part_of(whole: ModelText, span: Span) -> ModelText:
-    if span.end - span.start == len(whole.text):
-        return whole
-    return replace(whole, text=whole.text[span.start : span.end])
-
-
-def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
-    """Return the seed of one segment of a request; deterministic, and different for each segment."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
-    return int(sequence.generate_state(1, np.uint64)[0])
+) -> NumberFinder:
+    return NumberFinder(kinds, source_language, target_language, number_format)
 
 
 def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:

@@ -10,7 +10,7 @@ from dragoman_service.text.casing import lowered_words
 from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.number_values import numbers_in
 from dragoman_service.text.placeholders.text_units import TextUnit
-from dragoman_service.text.planning import TextPart
+from dragoman_service.text.plans import TextPart
 
 # Violations whose span in the source is protected in the second search.
 _PROTECTED = frozenset(

@@ -27,7 +27,7 @@ from dragoman_service.request import (
     TranslationRequest,
 )
 from dragoman_service.scheduling.admission import max_decode_cost
-from dragoman_service.text.planning import TextModel
+from dragoman_service.text.plans import TextModel
 from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits
 
 # Options that need a model with an attention graph.

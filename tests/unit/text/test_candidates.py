@@ -10,7 +10,7 @@ import pytest
 from dragoman_service.datatypes import AlignmentLink, SearchConfig, Span, WarningKind
 from dragoman_service.text.candidates import Candidate, CandidateReader
 from dragoman_service.text.pipeline import TextPipeline
-from dragoman_service.text.planning import ModelText, TextPart
+from dragoman_service.text.plans import ModelText, TextPart
 from tests.fakes import make_segment
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_request
 

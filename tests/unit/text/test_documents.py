@@ -5,7 +5,7 @@ import pytest
 from dragoman_service.datatypes import Span, WarningKind
 from dragoman_service.request import TextFormat
 from dragoman_service.text.documents import MAX_COPIED_CHARACTERS, PlannedSentence, document_sentences
-from dragoman_service.text.planning import ModelText, TextPart
+from dragoman_service.text.plans import ModelText, TextPart
 from tests.fakes import make_segment
 from tests.unit.text.text_fakes import (
     FakeModel,

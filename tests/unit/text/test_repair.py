@@ -11,7 +11,7 @@ from dragoman_service.text.invariants.untranslated import is_short_copy
 from dragoman_service.text.invariants.violations import Violation
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.restoration import Fragment
-from dragoman_service.text.planning import ModelText, TextPart
+from dragoman_service.text.plans import ModelText, TextPart
 from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
 from tests.fakes import make_segment
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_request

@@ -9,7 +9,7 @@ import pytest
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
 from dragoman_service.text.documents import PlannedSentence
-from dragoman_service.text.planning import ModelText, TextPart, TextPlan
+from dragoman_service.text.plans import ModelText, TextPart, TextPlan
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result

@@ -1,7 +1,8 @@
 """Text units with placeholders for protected spans, which are found in their texts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import Span
@@ -9,13 +10,20 @@ from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.blocks import is_apart
 from dragoman_service.text.placeholders.bracket_tags import bracket_tag_name, paired_tags
 from dragoman_service.text.placeholders.counts import is_count
-from dragoman_service.text.placeholders.masking import Placeholders
+from dragoman_service.text.placeholders.masking import Placeholders, masked
 from dragoman_service.text.placeholders.patterns import Protection, is_placeholder_tag, tag_name, with_number_signs
 from dragoman_service.text.placeholders.spans import ProtectedSpan
-from dragoman_service.text.placeholders.text_units import LOWEST_PRIORITY, CodeKind, TextUnit, TextUnitBuilder
+from dragoman_service.text.placeholders.text_units import (
+    LOWEST_PRIORITY,
+    CodeKind,
+    InlineCode,
+    TextUnit,
+    TextUnitBuilder,
+)
 from dragoman_service.text.segmentation import Check, never_ends
 
 _ICU_PLURAL = re.compile(r"\{\s*+\w++\s*+,\s*+(?:plural|selectordinal)\b")
+_SPACE = " \xa0"
 _COUNT_CONTEXT = 40  # characters after a span that decide whether it is a count
 
 # Tags of a plain text that end a sentence. Other names of HTML, such as `link`, are also names of components.
@@ -45,15 +53,16 @@ def protected_units(
     protection: Protection,
     placeholders: Placeholders,
     *,
+    spans: Sequence[ProtectedSpan] | None = None,
     is_plural: bool = False,
     check: Check = never_ends,
 ) -> list[TextUnit]:
     """Return a unit with placeholders for its protected spans, and the units inside those spans.
 
     Tags of plain texts become codes. A span that a tag divides is not protected. In the messages of a plural, `#`
-    is the number.
+    is the number. `spans` are those that `protection` finds; None: they are found here.
     """
-    spans = protection.find(unit.text, check)
+    spans = protection.find(unit.text, check) if spans is None else spans
     if is_plural:
         spans = with_number_signs(spans, unit.text, check)
     units = [with_placeholders(unit, spans, placeholders, check)] if spans else [unit]
@@ -211,3 +220,60 @@ def _priorities(unit: TextUnit, accepted: Sequence[_Accepted], check: Check) -> 
         index = each.last
     priorities += (LOWEST_PRIORITY for code in unit.codes[index:] if code.kind is CodeKind.PLACEHOLDER)
     return priorities
+
+
+def without_outer_symbols(unit: TextUnit, span: Span, text: str) -> Span:
+    """Return a range without the protected symbols at its edges, such as `✓ ` and ` 👋`, which the model does not read.
+
+    Args:
+        unit: the unit.
+        span: a range of the unit.
+        text: the message.
+    """
+    codes = unit.codes
+    start, end = span.start, span.end
+    first, last = (bisect_left(codes, position, key=lambda code: code.start) for position in (start, end))
+    while first < last and codes[first].start == start and _is_symbol(codes[first], text):
+        stop = position = codes[first].end
+        limit = codes[first + 1].start if first + 1 < last else end  # a placeholder may begin with a space
+        while position < limit and unit.text[position] in _SPACE:
+            position += 1
+        if position in {stop, end}:
+            break
+        start, first = position, first + 1
+    while first < last and codes[last - 1].end == end and _is_symbol(codes[last - 1], text):
+        stop = position = codes[last - 1].start
+        limit = codes[last - 2].end if first < last - 1 else start
+        while position > limit and unit.text[position - 1] in _SPACE:
+            position -= 1
+        if position in {start, stop}:
+            break
+        end, last = position, last - 1
+    return Span(start=start, end=end) if start < end else span
+
+
+def _is_symbol(code: InlineCode, text: str) -> bool:
+    is_copied = code.kind is CodeKind.PLACEHOLDER and code.target is None
+    return is_copied and not any(map(str.isalnum, text[code.source.start : code.source.end]))
+
+
+def is_unreadable(sentence: TextUnit, text: str, spells: Callable[[str], bool], check: Check = never_ends) -> bool:
+    """Return whether the model cannot spell most letters of a sentence.
+
+    Args:
+        sentence: a sentence with placeholders.
+        text: the message.
+        spells: whether the model spells a character.
+        check: called regularly.
+    """
+    if not sentence.has_placeholders:
+        return False
+    num_letters = sum(map(str.isalpha, masked(sentence, check)))
+    num_unknown = 0
+    for code in sentence.codes:
+        check()
+        if code.kind is CodeKind.PLACEHOLDER and code.target is None:  # a term is translated
+            letters = list(filter(str.isalpha, text[code.source.start : code.source.end]))
+            num_letters += len(letters)
+            num_unknown += len(letters) - sum(map(spells, letters))
+    return 2 * num_unknown > num_letters
