@@ -124,10 +124,17 @@ class TextPlanner:
     @cached_property
     def _protection(self) -> Protection:
         languages = (self._request.source_language, self._request.target_language)
-        numbers = _number_finder(self._kinds, *languages, self._options.number_format or NumberFormat.LOCALIZED)
-        unknown = UnknownCharacterFinder(self._is_readable, self._known, is_foreign=self._is_foreign)
+        numbers = NumberFinder(self._kinds, *languages, self._options.number_format or NumberFormat.LOCALIZED)
+        unknown = UnknownCharacterFinder(
+            self._is_readable,
+            self._known,
+            is_foreign=self._is_foreign,
+            is_word=self._tokenizer.is_one_token,
+            capitalizes_nouns=primary_language(languages[0]) == "de",
+        )
         compiled = compile_protection(self._protection_options, self._options.terms, self._glossary)
-        return replace(compiled, finders=(*compiled.finders, _abbreviation_finder(*languages), numbers, unknown))
+        own = (_abbreviation_finder(*languages), numbers, unknown)
+        return replace(compiled, finders=(*compiled.finders, *own))
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -373,13 +380,6 @@ class TextPlanner:
 @lru_cache(maxsize=256)
 def _abbreviation_finder(source_language: str, target_language: str) -> AbbreviationFinder:
     return AbbreviationFinder(source_language, target_language)
-
-
-@lru_cache(maxsize=256)
-def _number_finder(
-    kinds: frozenset[ProtectedKind], source_language: str, target_language: str, number_format: NumberFormat
-) -> NumberFinder:
-    return NumberFinder(kinds, source_language, target_language, number_format)
 
 
 def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:

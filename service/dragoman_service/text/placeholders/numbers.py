@@ -154,7 +154,6 @@ _FIXED = re.compile(
     r"|802\.\d{1,2}[a-z]{0,3}"  # IEEE 802.11ax; `g` is not a unit here
     rf"|(?:19|20)\d\d/(?:(?:19|20)\d\d|\d\d)(?![/.]\d)){_END}"
 )
-_IPV4 = re.compile(rf"\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:[:/]\d{{1,5}})?(?![{_WORD}]|\.\d){_NO_FILE}")
 _IPV6 = re.compile(
     rf"(?=[0-9A-Fa-f:]{{2,39}})(?:{_HEX}{{0,4}}:){{2,7}}{_HEX}{{0,4}}(?:%\w{{1,16}}|/\d{{1,3}})?(?![{_WORD}:])"
 )
@@ -172,6 +171,7 @@ _VERSION_ENDING = (
     r"(?:[-+._]?(?:alpha|beta|rc|dev|preview|pre|post|snapshot|final|release|lts|stable|hotfix|patch|build|SNAPSHOT"
     r"|RELEASE|FINAL|LTS|RC|GA)(?:[-.]?\d{1,10})?|[-.]?(?:a|b|p|M|SP)\d{1,4})(?:[-+.]\w{1,40}){0,6}"
 )
+_IPV4 = re.compile(rf"\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:[:/]\d{{1,5}})?(?![{_WORD}]|\.\d|{_VERSION_ENDING}){_NO_FILE}")
 _VERSION = re.compile(
     rf"\d{{1,10}}+(?:\.\d{{1,10}}+(?:\.\d{{1,10}}+){{0,7}}{_VERSION_ENDING}{_END}"
     rf"|(?:(?:\.\d{{1,10}}+){{1,8}}\.[x*]|(?:\.\d{{1,10}}+){{2,8}}(?:-\d{{1,6}}(?:[-.]\w{{1,32}}){{0,4}})?)(?![{_WORD}]|,\d)(?!{SPACE}?{UNIT})){_NO_FILE}"

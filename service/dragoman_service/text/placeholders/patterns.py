@@ -284,6 +284,10 @@ def _is_path(text: str) -> bool:
 # Before Python 3.11.5, a possessive group that fails halfway keeps what it has matched so far. The expressions after
 # it, or `_address`, compensate for that; the group of numbers looks ahead instead.
 _GRAMMAR = (
+    Rule(
+        kind=ProtectedKind.CODE,  # roles of reStructuredText: :ref:`page`
+        pattern=r":(?<![\w:]:)[a-z](?a:[\w:+.-]{0,40}+)(?<=:)`[^`\n]{1,500}+`",
+    ),
     Rule(kind=ProtectedKind.CODE, pattern=r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`"),
     Rule(
         kind=ProtectedKind.CODE,  # options of commands: `--level=3`

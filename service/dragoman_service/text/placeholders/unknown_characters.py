@@ -42,6 +42,13 @@ _MARK = re.compile(
     r"|(?<![\w*_~=])[*_~=]{1,3}+(?=[^\s*_~=.,;:!?)])|(?<=[\w.,:;!?)\"'])[*_~=]{1,3}+(?![\w*_~=])"  # emphasis
 )
 _MARK_CHARACTER = re.compile(r"[-+*_~=<>|&#^/\[\\…]|::")
+_FIRST_NAME = re.compile(r"\b(?P<name>[A-Z][a-zäöüß]{2,11}) \Z")
+# At the start of the text, or after another capital or a word that no noun follows without an article.
+_FIRST_NAME_OR_NOUN = re.compile(
+    r"(?:\A|[.!?:] |\b(?!(?:D(?:er|ie|as|en|em|es)|(?:Ein|[DKMS]ein|Ihr|Unser|Dies|Jed)\w{0,2}) )[A-ZÄÖÜ]\w{1,20} "
+    r"|\b(?:und|von|mit|bei|für|an|heißt|hieß|ist|war) )" + _FIRST_NAME.pattern
+)
+_MAX_FIRST_NAME = 36
 _LINE = re.compile(r"[^\n]++\n?|\n")
 
 _NEVER_JOINED = frozenset((ProtectedKind.TAG, ProtectedKind.PLURAL))
@@ -56,14 +63,20 @@ class UnknownCharacterFinder:
         known: set[str] | None = None,
         *,
         is_foreign: Callable[[str], bool] | None = None,
+        is_word: Callable[[str], bool] | None = None,
+        capitalizes_nouns: bool = True,
     ) -> None:
         """Take the test of a tokenizer, see `SentencePieceTokenizer.spells`, and the set of spelled characters.
 
         The set grows with the characters that are found to be spelled. A letter for which `is_foreign` returns True
-        marks its word as a name, unless the word is in lower case: `Björk`, but not `café`.
+        marks its word as a name, unless the word is in lower case: `Björk`, but not `café`. A word before a name is a
+        part of it if `is_word` does not know it: `Agnieszka Wójcik`, but not `Nachbar Wójcik`. If the language
+        `capitalizes_nouns`, only the word before it shows that it is not another noun.
         """
         self._spells = spells
         self._is_foreign = is_foreign or (lambda _: False)
+        self._is_word = is_word or (lambda _: True)
+        self._first_name = _FIRST_NAME_OR_NOUN if capitalizes_nouns else _FIRST_NAME
         self._known = set() if known is None else known
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
@@ -90,6 +103,7 @@ class UnknownCharacterFinder:
             runs = [*(_runs(marked, begin, end, check) if unknown else ())]
             if foreign:
                 runs = [span for span in runs if not is_loanword(text[span.start : span.end])]
+            runs = [self._with_first_name(span, text, begin) for span in runs]
             if has_marks:
                 runs += _marks(text, begin, end, check)
             return (ProtectedSpan(span=span, kind=None) for span in _united(runs))
@@ -97,6 +111,13 @@ class UnknownCharacterFinder:
         found = add_matches(spans, text, find, check)
         given = set(map(id, spans))
         return list(_joined(found, text, lambda each: id(each) not in given))
+
+    def _with_first_name(self, span: Span, text: str, begin: int) -> Span:
+        match = self._first_name.search(text, max(begin, span.start - _MAX_FIRST_NAME), span.start)
+        if match is None or not text[span.start].isupper():
+            return span
+        is_known = any(map(self._is_word, (match["name"], match["name"].lower())))
+        return span if is_known else Span(start=match.start("name"), end=span.end)
 
 
 def _replacement(char: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman_service.datatypes import Span
 from dragoman_service.request import ProtectedKind, ProtectionOptions, Term
-from dragoman_service.text.placeholders import patterns
+from dragoman_service.text.placeholders import spans
 from dragoman_service.text.placeholders.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
 from dragoman_service.text.placeholders.patterns import compile_protection, enabled_kinds
 from dragoman_service.text.placeholders.spans import ProtectedSpan, WindowedExpression, add_matches, free_ranges
@@ -31,6 +31,8 @@ def found(text: str, *terms: Term, **options: object) -> list[str]:
         ("(see http://a.b/c_(d)), www.x.de.", ["http://a.b/c_(d)", "www.x.de"]),
         ("Write to a.b+c@x-y.org.", ["a.b+c@x-y.org"]),
         ("/usr/bin/env, ~/notes, ./a, src/main.py.", ["/usr/bin/env", "~/notes", "./a", "src/main.py"]),
+        ("See :ref:`email` and :py:class:`a.B`.", [":ref:`email`", ":py:class:`a.B`"]),
+        ("Mail to [your-name], not [well].", ["[your-name]"]),
         ("C:/x|y and D:/data/new|old", ["C:/x|y", "D:/data/new|old"]),
         ("/usr/bin/a|b|c is new", ["/usr/bin/a|b|c"]),
         (r"In C:\Windows\a.txt now", [r"C:\Windows\a.txt"]),
@@ -215,7 +217,7 @@ def test_long_call_is_followed_by_pause(monkeypatch: pytest.MonkeyPatch, call_s:
         now_s += call_s
         return re.compile("x").search(text, position, end)
 
-    monkeypatch.setattr(patterns, "time", SimpleNamespace(perf_counter=lambda: now_s, sleep=slept.append))
+    monkeypatch.setattr(spans, "time", SimpleNamespace(perf_counter=lambda: now_s, sleep=slept.append))
     expression = WindowedExpression(
         expression=cast("re.Pattern[str]", cast("Any", SimpleNamespace(search=search))), reach=1, window=10
     )

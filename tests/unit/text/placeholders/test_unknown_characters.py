@@ -113,3 +113,43 @@ def test_words_with_foreign_letters_are_names_unless_in_lower_case(text: str, ex
     )
 
     assert [text[each.span.start : each.span.end] for each in finder.add_to((), text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("My neighbour Agnieszka Wójcik has two dogs.", ["Agnieszka Wójcik"]),
+        ("I met Inguna Ķīse.", ["Inguna Ķīse"]),
+        ("Agnieszka Wójcik called.", ["Agnieszka Wójcik"]),
+        ("Yesterday Wójcik came.", ["Wójcik"]),
+        ("President Wójcik spoke.", ["Wójcik"]),
+        ("the dog Łukasz", ["Łukasz"]),
+        ("Agnieszka → here", ["→"]),
+    ],
+)
+def test_first_name_that_is_no_known_word_belongs_to_the_name(text: str, expected: list[str]) -> None:
+    assert _names(text, capitalizes_nouns=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Mein Nachbar Inguna Ķīse hat zwei Hunde.", ["Inguna Ķīse"]),
+        ("Agnieszka Wójcik rief an.", ["Agnieszka Wójcik"]),
+        ("Es hieß Krzysztof Żółkiewski.", ["Krzysztof Żółkiewski"]),
+        ("Er kam. Krzysztof Żółkiewski ging.", ["Krzysztof Żółkiewski"]),
+        ("Der Torwart Wójcik hielt.", ["Wójcik"]),
+        ("Mein Nachbar Wójcik hat zwei Hunde.", ["Wójcik"]),
+    ],
+)
+def test_noun_before_a_name_is_not_a_part_of_it(text: str, expected: list[str]) -> None:
+    assert _names(text, capitalizes_nouns=True) == expected
+
+
+def _names(text: str, *, capitalizes_nouns: bool) -> list[str]:
+    finder = UnknownCharacterFinder(
+        KNOWN.__contains__,
+        is_word=lambda word: word in {"yesterday", "president", "Nachbar"},
+        capitalizes_nouns=capitalizes_nouns,
+    )
+    return [text[each.span.start : each.span.end] for each in finder.add_to((), text)]
