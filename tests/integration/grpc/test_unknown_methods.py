@@ -46,7 +46,7 @@ async def test_unknown_method_with_any_path_is_unimplemented_and_others_are_answ
 
 
 async def test_grpcio_still_needs_the_workaround() -> None:
-    """If this fails, a path that is not UTF-8 no longer stops a server of grpcio: remove `workarounds.Server`."""
+    """If this fails, a path that is not UTF-8 no longer stops a server of grpcio: `workarounds.Server` may go."""
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -18,6 +20,7 @@ from dragoman_service.calls.settings import GrpcSettings
 from dragoman_service.errors import ConfigError
 from dragoman_service.grpc_api.server import SERVICE_NAMES
 from tests.integration.running_server import (
+    TEST_TIMEOUT_S,
     RunningServer,
     described_service,
     listening_server,
@@ -25,9 +28,11 @@ from tests.integration.running_server import (
     request,
     running_server,
 )
+from tests.waiting import wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+NUM_WAITING = 90  # below the limit of calls of a connection
 REFLECTION_VERSIONS = ("v1", "v1alpha")
 HEALTH_CHECKS = (
     '{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": '
@@ -149,6 +154,25 @@ async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer
     server.model.resume()
     assert await drain
     assert [len(response.translations) for response in await asyncio.gather(*admitted)] == [1] * 20
+
+
+def num_received() -> int:
+    """Return the number of calls that gRPC has received, for all servers of this process."""
+    servers = json.loads(cygrpc.channelz_get_servers(0))["server"]
+    return sum(int(each["data"].get("callsStarted", 0)) for each in servers)
+
+
+async def test_drain_answers_calls_that_grpc_has_received(server: RunningServer) -> None:
+    num_before = num_received()
+    with grpc.insecure_channel(server.target) as channel:
+        stub = pb_grpc.TranslationServiceStub(channel)
+        calls = [stub.Translate.future(request("A man."), timeout=TEST_TIMEOUT_S) for _ in range(NUM_WAITING)]
+        wait_until(lambda: num_received() == num_before + NUM_WAITING)  # blocks the loop that accepts calls
+
+        assert await server.app.drain()
+
+        codes = await asyncio.to_thread(lambda: {call.code() for call in calls})
+    assert codes == {grpc.StatusCode.OK}
 
 
 async def test_unfinished_calls_get_an_error_after_the_drain(tiny_model: Path) -> None:
