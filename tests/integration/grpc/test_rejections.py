@@ -107,6 +107,14 @@ async def test_unparsable_request_is_an_invalid_argument(server: RunningServer, 
     assert server.sample("dragoman_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
 
 
+async def test_request_that_unpacks_beyond_the_limit_is_rejected(server: RunningServer) -> None:
+    message = request(" " * 16 * 1024 * 1024)  # 16 kB when compressed
+
+    call = server.translation.Translate(message, compression=grpc.Compression.Gzip)
+
+    assert (await refusal(call)).code == "RESOURCE_EXHAUSTED"
+
+
 async def test_compressed_request_is_accepted(server: RunningServer) -> None:
     call = server.translation.Translate(request("A man. " * 20), compression=grpc.Compression.Gzip)
 

@@ -3,6 +3,8 @@
 import itertools
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +33,26 @@ MAX_CALLS = 1000  # within this number, a working balancer has used every server
 retryable = pytest.mark.parametrize(
     "code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
 )
+
+
+def test_client_that_was_used_before_a_fork_works_in_both_processes(service: ScriptedService, target: str) -> None:
+    """Gunicorn and multiprocessing fork."""
+    code = f"""
+import os, sys
+from dragoman.client import TranslationClient
+client = TranslationClient({target!r})
+client.list_models()
+child = os.fork()
+client.list_models()
+if not child:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    service.script.extend([answers(pb.ListModelsResponse())] * 3)
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=20, stderr=subprocess.DEVNULL)
+
+    assert len(service.calls) == 3
 
 
 @pytest.fixture

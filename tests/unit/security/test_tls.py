@@ -1,4 +1,5 @@
 import datetime as dt
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -134,6 +135,24 @@ def test_only_changed_files_are_reloaded_also_after_an_invalid_change(path: Path
         seen.append((number.files.value, number.num_made, number.num_failures))
 
     assert seen == [(1, 1, 0), (2, 2, 0), (2, 3, 1), (2, 4, 1), (2, 4, 1)]
+
+
+def test_replaced_directory_of_a_secret_is_read_also_with_files_of_equal_size_and_time(tmp_path: Path) -> None:
+    """Kubernetes mounts a Secret as links through `..data`, a link that it replaces."""
+    data, path = tmp_path / "..data", tmp_path / "number"
+    for version in ("1", "2"):
+        (tmp_path / f"..{version}").mkdir()
+        (tmp_path / f"..{version}" / "number").write_text(version)
+        os.utime(tmp_path / f"..{version}" / "number", (0, 0))
+    data.symlink_to("..1")
+    path.symlink_to("..data/number")
+    number = Number(path)
+
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(data)
+    number.files.refresh()
+
+    assert number.files.value == 2
 
 
 def test_invalid_file_at_startup_is_an_error(path: Path) -> None:
