@@ -36,7 +36,7 @@ from dragoman_service.observability.logs import LogSettings, RepeatLimit
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.usage import Tracing, UsageRecord
 from dragoman_service.request import RequestContext
-from dragoman_service.security.authentication import Access, ConnectionInfo, peer_name
+from dragoman_service.security.authentication import Access, ConnectionInfo, peer_name, unmapped_peer
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class RequestPipeline:
         """
         metadata: dict[str, Any] = dict(transport.invocation_metadata() or ())
         sent_id = metadata.get(REQUEST_ID_KEY, "")
-        peer = transport.peer()
+        peer = unmapped_peer(transport.peer())
         call = Call(
             policy=policy,
             transport=transport,

@@ -26,7 +26,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.native.library import BackendUnsupportedError, load_library
 from dragoman_service.runtimes.onnx.session import cuda_fault, place
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.settings import UNIX_SCHEME, is_loopback
+from dragoman_service.security.settings import UNIX_SCHEME, address_of, is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
 from dragoman_service.threads import control_groups, num_cores
 
@@ -201,15 +201,16 @@ def ports(settings: Settings) -> Iterator[Finding]:
     if not grpc.host.startswith(UNIX_SCHEME):
         addresses["grpc.port"] = grpc.host, grpc.port
     for setting, (host, port) in addresses.items():
+        address = address_of(host, port)
         try:
             listening_socket(host, port, setting=setting).close()
         except ConfigError as error:
             if _is_ready(monitoring.host, monitoring.port):
-                yield Finding("OK", f"{setting}: {host}:{port} is in use, and a server on this machine is ready")
+                yield Finding("OK", f"{setting}: {address} is in use, and a server on this machine is ready")
             else:
                 yield Finding("FAIL", str(error))
         else:
-            yield Finding("OK", f"{setting}: {host}:{port} is free")
+            yield Finding("OK", f"{setting}: {address} is free")
 
 
 def _is_ready(host: str, port: int) -> bool:

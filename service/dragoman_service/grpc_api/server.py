@@ -19,7 +19,7 @@ from dragoman_service.observability.logs import LogSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.usage import Tracing
 from dragoman_service.security.authentication import Access
-from dragoman_service.security.settings import UNIX_SCHEME
+from dragoman_service.security.settings import UNIX_SCHEME, address_of
 from dragoman_service.security.tls import TlsIdentityFiles
 
 SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
@@ -122,8 +122,7 @@ class GrpcServer:
 def _address(settings: GrpcSettings) -> str:
     if settings.host.startswith(UNIX_SCHEME):
         return settings.host
-    is_bare_ipv6 = ":" in settings.host and not settings.host.startswith("[")
-    return f"[{settings.host}]:{settings.port}" if is_bare_ipv6 else f"{settings.host}:{settings.port}"
+    return address_of(settings.host, settings.port)
 
 
 def _is_in_use(address: str) -> bool:

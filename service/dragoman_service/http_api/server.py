@@ -19,6 +19,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.connection import READ_BYTES, HttpConnection
 from dragoman_service.http_api.settings import HttpSettings
 from dragoman_service.security.authentication import peer_name
+from dragoman_service.security.settings import address_of
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +194,6 @@ def listening_socket(host: str, port: int, *, setting: str) -> socket.socket:
         listening = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
         expected = f"an available address ({error})"
-        raise ConfigError(setting, f"{host}:{port}", expected) from error
+        raise ConfigError(setting, address_of(host, port), expected) from error
     listening.setblocking(False)
     return listening

@@ -1,6 +1,7 @@
 """Authentication and authorization of calls by API key, token, client certificate or, if allowed, host."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ _MAX_NAME_CHARACTERS = 128
 _MAX_KEY_CHARACTERS = 16 * 1024  # longer keys are rejected before they are hashed or parsed
 _METADATA = "the metadata `authorization: Bearer KEY`"
 _NUM_CACHED = 1024  # callers that are not in the callers file
+_MAPPED_PEER = re.compile(r"ipv6:(?:\[|%5B)::ffff:([0-9.]+)(?:\]|%5D):")  # an IPv4 client of a port for IPv4 and IPv6
 _IPV6_PREFIX_LENGTH = 64  # network of one host or one customer of a provider
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
@@ -34,6 +36,11 @@ _REQUIRED_PERMISSIONS: Mapping[str, Permission | None] = {
     pb.DESCRIPTOR.services_by_name["ModelService"].full_name: None,
 }
 """Permission for the methods of each service; other services, such as ModelAdminService, need `admin`."""
+
+
+def unmapped_peer(peer: str) -> str:
+    """Return the address of a client as on a port for IPv4 only: `ipv4:10.0.0.7:54321` instead of an IPv6 address."""
+    return _MAPPED_PEER.sub(r"ipv4:\1:", peer)
 
 
 def peer_name(peer: str) -> str:

@@ -28,6 +28,11 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def address_of(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 class TlsSettings(SettingsSection):
     """Encryption and client certificates. All files are PEM and are reloaded when they change."""
 

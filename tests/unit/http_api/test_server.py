@@ -90,6 +90,8 @@ async def test_unavailable_port_is_a_config_error() -> None:
 
         with pytest.raises(ConfigError, match=rf"'http.port' is '127.0.0.1:{port}'"):
             HttpServer(HttpSettings(port=port), make_app([]))
+        with pytest.raises(ConfigError, match=rf"'http.port' is '\[::ffff:127.0.0.1\]:{port}'"):
+            HttpServer(HttpSettings(host="::ffff:127.0.0.1", port=port), make_app([]))
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")

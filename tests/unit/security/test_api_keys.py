@@ -10,7 +10,7 @@ from dragoman_service.security.api_keys import (
     parse_callers,
     parse_stored,
 )
-from dragoman_service.security.authentication import peer_name
+from dragoman_service.security.authentication import peer_name, unmapped_peer
 
 KEY, OTHER_KEY, UNKNOWN_KEY = new_key(), new_key(), new_key()
 STORED = str(StoredKey.of(KEY))
@@ -136,3 +136,17 @@ def test_invalid_stored_key_is_rejected_and_not_shown(entry: str) -> None:
 )
 def test_peer_name_identifies_the_host(peer: str, name: str) -> None:
     assert peer_name(peer) == name
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("ipv6:%5B::ffff:10.0.0.7%5D:54321", "ipv4:10.0.0.7:54321"),
+        ("ipv6:[::ffff:10.0.0.7]:54321", "ipv4:10.0.0.7:54321"),
+        ("ipv4:10.0.0.7:54321", "ipv4:10.0.0.7:54321"),
+        ("ipv6:[2001:db8::1]:54321", "ipv6:[2001:db8::1]:54321"),
+        ("unix:", "unix:"),
+    ],
+)
+def test_ipv4_client_of_a_port_for_both_versions_has_its_ipv4_address(peer: str, expected: str) -> None:
+    assert unmapped_peer(peer) == expected
