@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-import dragoman
+from dragoman_service.observability.metrics import installed_version
 from dragoman_service.observability.usage import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, Tracing
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def _resource(service_name: str | None) -> Resource:
     # The setting takes precedence over OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, and these over the defaults.
     defaults = {
         "service.name": "dragoman",
-        "service.version": dragoman.__version__,
+        "service.version": installed_version("dragoman"),
         "service.instance.id": str(uuid.uuid4()),
     }
     chosen = {"service.name": service_name} if service_name else {}
