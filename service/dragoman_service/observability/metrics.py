@@ -346,9 +346,8 @@ class Metrics:
         self._schedulers: dict[Callable[[], SchedulerStats], None] = {}
         for gauge in fields(SchedulerStats):
             getattr(self, gauge.name).set_function(partial(self._total, gauge.name))
-        self.build_info.labels(installed_version("dragoman"), installed_version("onnxruntime", "onnxruntime-gpu")).set(
-            1
-        )
+        versions = installed_version("dragoman"), installed_version("onnxruntime", "onnxruntime-gpu")
+        self.build_info.labels(*versions).set(1)
 
     def add_scheduler(self, stats: Callable[[], SchedulerStats]) -> None:
         """Include a scheduler in the gauges; `stats` is called in any thread, at each scrape."""
@@ -371,7 +370,7 @@ def observe_process(registry: CollectorRegistry) -> None:
 
 @functools.cache
 def installed_version(*distributions: str) -> str:
-    # Returns the version of the first installed distribution, or `unknown`, for example in a source tree.
+    """Return the version of the first installed distribution, or `unknown`, for example in a source tree."""
     for distribution in distributions:
         with contextlib.suppress(PackageNotFoundError):
             return version(distribution)
