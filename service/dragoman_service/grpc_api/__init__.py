@@ -1,1 +1,1 @@
-"""The gRPC server: methods, interceptors, streams, health."""
+"""The gRPC server: methods, streams, health."""

@@ -29,6 +29,7 @@ _CONTROL_PREFIX = "/grpc."
 _NUM_FAST_ACCEPTS = 64  # of each method
 _UNLIMITED_S = 1_000_000.0  # a later `stop` limits the time
 _COUNT_INTERVAL_S = 0.5
+_ACCEPT_POLL_S = 0.001
 
 
 class Server(_server.Server):  # type: ignore[misc]  # grpc has no types
@@ -152,7 +153,7 @@ class DroppedCallCounter:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._num_started() > self._num_accepted() + self._num_counted:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(_ACCEPT_POLL_S)
 
     def _num_started(self) -> int:
         data = json.loads(cygrpc.channelz_get_server(self._server_id))["server"]["data"]
