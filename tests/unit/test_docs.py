@@ -23,7 +23,15 @@ PAGES = {
     for page in (*ROOT_PAGES, *sorted((CHECKOUT / "docs").rglob("*.md")))
 }
 SETTINGS = set(setting_fields())
-OTHER_NAMES = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}  # look like settings
+OTHER_NAMES = {
+    "grpc.aio",
+    "grpc.health",
+    "grpc.http2",
+    "http.client",
+    "limits.cpu",
+    "section.name",
+    "tls.crt",
+}  # look like settings
 METRICS = {row.exposed_name for row in Metrics.TABLE.values()}
 METRIC = r"dragoman_(?!service|export|models|native|abi)[a-z_]+"
 MIGRATION_PAGES = [f"docs/guides/{name}.md" for name in ("azure", "deepl", "google", "libretranslate", "migrating")]
