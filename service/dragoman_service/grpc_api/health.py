@@ -47,7 +47,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has 
     ) -> health_pb2.HealthCheckResponse:
         """Return the state."""
         if request.service not in self._names:
-            await context.abort(grpc.StatusCode.NOT_FOUND)
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service; Health/List returns all services")
         return self._response(request.service)
 
     async def List(

@@ -59,6 +59,19 @@ async def test_upgrade_request_without_body_is_answered() -> None:
     assert app.bodies == [b""] * 3
 
 
+async def test_draining_connection_closes_after_the_last_response() -> None:
+    wire = Wire(Recorder())
+    first = await wire.send(GET)
+    wire.connection.is_draining = True
+
+    sent = (await wire.send(GET * 3)).removeprefix(first)
+
+    assert statuses(sent) == [200] * 3
+    assert sent.count(b"\r\nconnection: close\r\n") == 1
+    assert b"connection: close" in sent.rpartition(b"HTTP/1.1")[2]
+    assert wire.transport.is_half_closed
+
+
 MALFORMED = {
     "two lengths": (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", 400),
     "signed length": (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na", 400),
