@@ -38,7 +38,9 @@ help: ## List the commands
 demo: $(VENV)/.serve ## Start the server with the bundled models, translate five texts in both directions over gRPC, stop it
 	@$(BIN)/python -m dragoman_service demo
 
-serve: $(VENV)/.serve ## Serve the bundled models: gRPC on 50051, HTTP on 9464
+serve: export DRAGOMAN_HTTP__PLAYGROUND ?= true
+serve: $(VENV)/.serve ## Serve the bundled models: gRPC on 50051, HTTP on 9464, playground on http://localhost:9464/playground
+	@echo "Playground: http://localhost:$${DRAGOMAN_HTTP__PORT:-9464}/playground"
 	@$(BIN)/python -m dragoman_service serve
 
 translate: $(VENV)/.serve ## Translate with a running server: make translate TEXT="..." [FROM=de TO=en] [TARGET=host:port]

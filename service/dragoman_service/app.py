@@ -23,6 +23,7 @@ from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
 from dragoman_service.grpc_api.server import GrpcServer
 from dragoman_service.http_api.application import ErrorForm, protected_app
+from dragoman_service.http_api.index import index_route
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
@@ -76,6 +77,7 @@ def http_servers(
     tls: TlsIdentityFiles | None,
     apis: Sequence[tuple[list[Route], ErrorForm]],
     monitoring: list[Route],
+    models: ModelRepository,
 ) -> list[HttpServer]:
     """Bind the HTTP port and the metrics port if it is separate; ConfigError if a port is in use."""
     http = settings.http
@@ -87,13 +89,17 @@ def http_servers(
         routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
-        return [HttpServer(http, protected_app([*monitoring, *routes], http, error_forms), tls=encryption)]
+        routes = [*monitoring, *routes]
+        routes = [index_route(routes, models), *routes]
+        return [HttpServer(http, protected_app(routes, http, error_forms), tls=encryption)]
     monitoring_http = http.of_monitoring()
+    monitoring = [index_route(monitoring, models), *monitoring]
     metrics_server = HttpServer(
         monitoring_http, protected_app(monitoring, monitoring_http), setting="http.metrics_port"
     )
     if not routes:
         return [metrics_server]
+    routes = [index_route(routes, models), *routes]
     return [HttpServer(http, protected_app(routes, http, error_forms), tls=encryption), metrics_server]
 
 
@@ -162,7 +168,7 @@ class App:
     async def start(self) -> Ports:
         """Listen and answer probes; translation is rejected until `load` returns. ConfigError if a port is in use."""
         monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
-        self._http = http_servers(self._settings, self._tls, self._api, monitoring)
+        self._http = http_servers(self._settings, self._tls, self._api, monitoring, self._models)
         for server in self._http:
             server.start()
         if self._documents:

@@ -38,7 +38,7 @@ type TLSOptions struct {
 
 // Options of a client; the zero value has the defaults.
 type Options struct {
-	Timeout            time.Duration // default deadline of a call, including retries; 0: 30 s
+	Timeout            time.Duration // default deadline of a call, including retries; 0: 30 s, and none for documents and streams
 	APIKey             string        // API key of each call; surrounding white space is removed
 	TLS                *TLSOptions   // encrypts the connection; nil: no encryption
 	IsPlaintextTrusted bool          // allow an API key without TLS to another machine
@@ -82,7 +82,7 @@ func NewClient(target string, options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	defaults := callDefaults{timeout, key}
+	defaults := callDefaults{timeout, options.Timeout, key}
 	connection, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultServiceConfig(serviceConfig(attempts)),
@@ -129,30 +129,31 @@ func statusDetails(messages []any) (details ErrorDetails) {
 
 // callDefaults adds the default deadline and the API key to each call.
 type callDefaults struct {
-	timeout time.Duration
-	key     string
+	timeout       time.Duration
+	streamTimeout time.Duration // 0: the server limits the time of documents and streams
+	key           string
 }
 
-func (d callDefaults) context(ctx context.Context) (context.Context, context.CancelFunc) {
+func (d callDefaults) context(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if d.key != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+d.key)
 	}
-	if _, hasDeadline := ctx.Deadline(); hasDeadline {
+	if _, hasDeadline := ctx.Deadline(); hasDeadline || timeout == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, d.timeout)
+	return context.WithTimeout(ctx, timeout)
 }
 
 func (d callDefaults) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	ctx, cancel := d.context(ctx)
+	ctx, cancel := d.context(ctx, d.timeout)
 	defer cancel()
 	return invoke(ctx, method, request, reply, connection, options...)
 }
 
 func (d callDefaults) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn,
 	method string, start grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	ctx, cancel := d.context(ctx)
+	ctx, cancel := d.context(ctx, d.streamTimeout)
 	options = append(options, grpc.OnFinish(func(error) { cancel() }))
 	stream, err := start(ctx, description, connection, method, options...)
 	if err != nil {

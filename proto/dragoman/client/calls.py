@@ -66,6 +66,7 @@ class Calls:
         *,
         target: str,
         timeout_s: float,
+        stream_timeout_s: float | None,
         metadata: Metadata,
         check_metadata: Callable[[Metadata], None],
         check_usable: Callable[[], None],
@@ -76,6 +77,7 @@ class Calls:
             channel: synchronous or asynchronous.
             target: address of the channel, for error messages.
             timeout_s: default deadline.
+            stream_timeout_s: default deadline of documents and streams; None: none, the server limits their time.
             metadata: checked metadata of each call.
             check_metadata: raises a ValueError if the metadata of a call must not be sent over this channel.
             check_usable: raises a ValueError if no call may start, for example after the client was closed.
@@ -88,6 +90,7 @@ class Calls:
         self._admin = pb_grpc.ModelAdminServiceStub(channel)
         self._target = target
         self._timeout_s = _checked_timeout(timeout_s)
+        self._stream_timeout_s = stream_timeout_s
         self._check_metadata = check_metadata
         self._check_usable = check_usable
         self._metadata = tuple(metadata)
@@ -144,14 +147,14 @@ class Calls:
         """
         message = document_message(text, settings)
         method, read = self._translation.TranslateDocument, partial(from_message, TranslatedSentence)
-        return self._call(method, message, read, timeout_s, metadata, request_id=message.request_id)
+        return self._call(method, message, read, timeout_s, metadata, request_id=message.request_id, is_stream=True)
 
     def translate_stream(
         self, requests: RequestStream, timeout_s: float | None, metadata: Metadata
     ) -> Call[StreamAnswer]:
         """Translate a stream of requests, synchronous or asynchronous like the channel."""
         method = self._translation.TranslateStream
-        return self._call(method, requests, read_stream_answer, timeout_s, metadata, stream=requests)
+        return self._call(method, requests, read_stream_answer, timeout_s, metadata, stream=requests, is_stream=True)
 
     def detect_languages(
         self,
@@ -249,9 +252,11 @@ class Calls:
         *,
         request_id: str = "",
         stream: RequestStream | None = None,
+        is_stream: bool = False,
     ) -> Call[Response]:
         request_id = request_id or new_request_id()
-        timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
+        default_s = self._stream_timeout_s if is_stream else self._timeout_s
+        timeout_s = default_s if timeout_s is None else _checked_timeout(timeout_s)
         own_metadata = checked_metadata(metadata)
         self._check_metadata(own_metadata)
         sent_metadata = (*self._metadata, *own_metadata, ("x-request-id", request_id))

@@ -72,9 +72,9 @@ class TranslationClient(SyncConnection):
     """Calls a server and waits for it.
 
     Every method takes `timeout_s`, the deadline of the call in seconds, including retries (None: the default of the
-    client, 30 s), and `metadata` to send in addition to the metadata of the client, such as a `traceparent`. Where
-    OpenTelemetry is installed, the current trace is propagated. Every method raises a `DragomanError` if the call does
-    not end with OK.
+    client, 30 s, and none for documents and streams), and `metadata` to send in addition to the metadata of the client,
+    such as a `traceparent`. Where OpenTelemetry is installed, the current trace is propagated. Every method raises a
+    `DragomanError` if the call does not end with OK.
     """
 
     translate = _blocking(Calls.translate)

@@ -34,7 +34,8 @@ class Connection:
 
         Args:
             target: `host:port` or another gRPC target, such as `dns:///dragoman.default.svc:50051`.
-            timeout_s: default deadline of calls in seconds, finite and above 0; None: the default of the class.
+            timeout_s: default deadline of calls in seconds, finite and above 0; None: the default of the class, and
+                none for documents and streams, whose time the server limits.
             api_key: API key of each call.
             tls: encrypts the connection; None: no encryption.
             metadata: metadata of each call.
@@ -59,6 +60,7 @@ class Connection:
             self._channel,
             target=target,
             timeout_s=self._default_timeout_s if timeout_s is None else timeout_s,
+            stream_timeout_s=timeout_s,
             metadata=sent,
             check_metadata=check,
             check_usable=self._check_usable,

@@ -88,15 +88,17 @@ class InProcessChannel:
         """Do nothing; awaitable on an asynchronous channel."""
         return asyncio.sleep(0) if self._is_async else None
 
-    def _outcome(self, method: str, request: Any, timeout: float, metadata: Any) -> Outcome:
+    def _outcome(self, method: str, request: Any, timeout: float | None, metadata: Any) -> Outcome:
         return self._translator.outcome(method, request, timeout_s=timeout, metadata=dict(metadata))
 
-    def _response(self, method: str, request: Any, *, timeout: float, metadata: Any) -> Any:
+    def _response(self, method: str, request: Any, *, timeout: float | None, metadata: Any) -> Any:
         outcome = self._outcome(method, request, timeout, metadata)
         time.sleep(outcome.delay_s)
         return _checked(outcome)[0]
 
-    def _async_response(self, method: str, request: Any, *, timeout: float, metadata: Any) -> "asyncio.Task[Any]":
+    def _async_response(
+        self, method: str, request: Any, *, timeout: float | None, metadata: Any
+    ) -> "asyncio.Task[Any]":
         async def respond() -> Any:
             outcome = self._outcome(method, request, timeout, metadata)
             await asyncio.sleep(outcome.delay_s)
@@ -104,7 +106,9 @@ class InProcessChannel:
 
         return asyncio.ensure_future(respond())
 
-    def _stream(self, method: str, requests: Any, *, timeout: float, metadata: Any) -> _SyncStream | _AsyncStream:
+    def _stream(
+        self, method: str, requests: Any, *, timeout: float | None, metadata: Any
+    ) -> _SyncStream | _AsyncStream:
         answer = partial(self._outcome, method, timeout=timeout, metadata=metadata)
         if self._is_async:
             return _AsyncStream(partial(_async_responses, requests, answer))

@@ -74,6 +74,7 @@ async def test_response_has_fields_with_default_values(http: httpx.AsyncClient) 
         "hypotheses": [{"text": "", "score": 0.0, "tokens": [], "tokenLogProbs": [], "alignment": [], "attention": []}],
         "sentences": [],
         "warnings": [],
+        "isUnchanged": False,
     }
 
 
@@ -189,6 +190,22 @@ async def test_unknown_path_is_a_problem_and_other_method_gets_the_allowed_one(h
     answers = [(response.status_code, response.headers["content-type"]) for response in unknown]
     assert answers == [(404, "application/problem+json")] * 3
     assert (other_method.status_code, other_method.headers["allow"]) == (405, "POST")
+
+
+async def test_index_lists_languages_and_links_to_pages(
+    tiny_model: Path, server: RunningServer, http: httpx.AsyncClient
+) -> None:
+    as_json, as_html = [await http.get("/", headers={"accept": accept}) for accept in ("*/*", "text/html")]
+    links = as_json.json()["links"]
+    pages = [await http.get(address) for address in links.values()]
+
+    assert as_json.json()["languages"] == {"en": ["de"]}
+    assert links.keys() == {"openapi", "models", "health", "readiness", "metrics"}
+    assert [page.status_code for page in pages] == [200] * len(links)
+    assert as_html.headers["content-type"].startswith("text/html")
+    assert all(f'href="{address}"' in as_html.text for address in links.values())
+    async with running_server(tiny_model, http__playground=True) as other, http_client(other) as visitor:
+        assert (await visitor.get("/")).json()["links"]["playground"] == f"{other.url}/playground"
 
 
 async def test_models_and_languages_are_listed_over_http(server: RunningServer, http: httpx.AsyncClient) -> None:

@@ -150,6 +150,22 @@ def test_deadline_of_call_overrides_deadline_of_client(
     assert service.calls[0].time_remaining_s == pytest.approx(expected, rel=DEADLINE_PRECISION)
 
 
+@pytest.mark.parametrize(("of_client", "expected"), [(None, None), (500.0, 500.0)])
+def test_documents_and_streams_have_a_deadline_only_if_one_is_given(
+    target: str, service: ScriptedService, connect: Connect, of_client: float | None, expected: float | None
+) -> None:
+    service.script += [stream_that_refuses("none")]
+
+    with connect(target, timeout_s=of_client) as client:
+        list(client.translate_stream(map(text_request, ("one",))))
+
+    remaining_s = service.calls[0].time_remaining_s
+    if expected is None:  # gRPC reports a call without a deadline as one that ends in millions of years
+        assert remaining_s is None or remaining_s > 1e9
+    else:
+        assert remaining_s == pytest.approx(expected, rel=DEADLINE_PRECISION)
+
+
 @pytest.mark.parametrize("timeout_s", [float("inf"), float("nan"), 0.0, -1.0])
 def test_deadline_that_is_not_finite_and_positive_is_rejected(target: str, connect: Connect, timeout_s: float) -> None:
     with pytest.raises(ValueError, match="timeout_s"), connect(target) as client:

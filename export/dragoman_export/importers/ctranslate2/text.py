@@ -113,11 +113,16 @@ def sources_end_with_eos(
     """Return whether sources end with EOS; ImportFormatError if unknown."""
     if wanted is not None and tokens.adds_eos:
         raise ImportFormatError(f"{directory}: add_source_eos is True: remove --source-eos")
+    if wanted == "no" and is_known:
+        raise ImportFormatError(f"{directory}: sources of this type of model end with EOS: remove --source-eos no")
+    is_opennmt = "<blank>" in vocabularies.target and not is_known  # its configuration is complete
+    if wanted == "yes" and is_opennmt:
+        raise ImportFormatError(f"{directory}: sources of models of OpenNMT end without EOS: remove --source-eos yes")
     if wanted is not None:
         return wanted == "yes"
     if tokens.adds_eos or is_known:
         return True
-    if "<blank>" in vocabularies.target:  # OpenNMT: the configuration is complete
+    if is_opennmt:
         return False
     raise ImportFormatError(
         f"{directory}: add_source_eos is False, but callers of CTranslate2 may add EOS: give --source-eos "

@@ -31,7 +31,7 @@ export interface TlsOptions {
 }
 
 export interface ClientOptions {
-  /** Default deadline of a call in seconds, including retries. Default: 30. */
+  /** Default deadline of a call in seconds, including retries. Default: 30, and none for documents and streams. */
   timeoutS?: number;
   /** API key of each call. Surrounding white space is removed. */
   apiKey?: string;
@@ -61,7 +61,7 @@ export class TranslationClient {
 
   /** Prepares a connection to `host:port` or another gRPC target. Throws a RangeError for an invalid option. */
   constructor(target: string, options: ClientOptions = {}) {
-    const { timeoutS = 30, apiKey, tls, isPlaintextTrusted = false, maxAttempts = 4 } = options;
+    const { timeoutS, apiKey, tls, isPlaintextTrusted = false, maxAttempts = 4 } = options;
     if (!(Number.isInteger(maxAttempts) && maxAttempts >= 1 && maxAttempts <= 5)) {
       throw new RangeError(`maxAttempts is ${maxAttempts}, must be 1 to 5`);
     }
@@ -76,7 +76,7 @@ export class TranslationClient {
       ? credentials.createSsl(tls.ca, tls.privateKey, tls.certificate)
       : credentials.createInsecure();
     const channelOptions = {
-      interceptors: [callDefaults(checkedTimeout(timeoutS), key)],
+      interceptors: [callDefaults(timeoutS === undefined ? undefined : checkedTimeout(timeoutS), key)],
       "grpc.service_config": serviceConfig(maxAttempts),
       "grpc.keepalive_time_ms": 60_000,
       "grpc.keepalive_timeout_ms": 20_000,
@@ -140,14 +140,18 @@ export function statusDetails(status?: Status): ErrorDetails {
   return details;
 }
 
-function callDefaults(timeoutS: number, key?: string): Interceptor {
-  return (options, nextCall) =>
-    new InterceptingCall(nextCall({ ...options, deadline: options.deadline ?? Date.now() + timeoutS * 1000 }), {
+function callDefaults(timeoutS?: number, key?: string): Interceptor {
+  return (options, nextCall) => {
+    const { requestStream, responseStream } = options.method_definition;
+    const defaultS = timeoutS ?? (requestStream || responseStream ? Infinity : 30);
+    const deadline = options.deadline ?? (defaultS === Infinity ? Infinity : Date.now() + defaultS * 1000);
+    return new InterceptingCall(nextCall({ ...options, deadline }), {
       start(metadata, listener, next) {
         if (key !== undefined) metadata.set("authorization", `Bearer ${key}`);
         next(metadata, listener);
       },
     });
+  };
 }
 
 function checkedTimeout(timeoutS: number): number {

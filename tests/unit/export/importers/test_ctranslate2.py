@@ -148,6 +148,8 @@ def test_unknown_source_eos_requires_a_flag(ctranslate2: Path) -> None:
     tokens = json.loads(path.read_text(encoding="utf-8"))
 
     assert _described(ctranslate2).source_suffix == ()  # as OpenNMT's, with <blank>
+    with pytest.raises(ImportFormatError, match="remove --source-eos yes"):
+        read_ctranslate2(ctranslate2, source_eos="yes")
     path.write_text(json.dumps(["<pad>", *tokens[2:], tokens[0]]), encoding="utf-8")
     with pytest.raises(ImportFormatError, match="give --source-eos yes"):
         read_ctranslate2(ctranslate2)

@@ -5,7 +5,7 @@ import java.time.Duration;
 /**
  * Options of a client: {@code ClientOptions.defaults().withApiKey(key)}.
  *
- * @param timeout default deadline of a call, including retries
+ * @param timeout default deadline of a call, including retries; null: 30 s, and none for documents and streams
  * @param apiKey API key of each call, without surrounding white space; null: none
  * @param tls encrypts the connection; null: no encryption
  * @param isPlaintextTrusted allow an API key without TLS to another machine
@@ -32,7 +32,7 @@ public record ClientOptions(
 
   /** Checks the ranges. */
   public ClientOptions {
-    if (timeout.isNegative() || timeout.isZero()) {
+    if (timeout != null && (timeout.isNegative() || timeout.isZero())) {
       throw new IllegalArgumentException("timeout is " + timeout + ", must be above 0");
     }
     if (maxAttempts < 1 || maxAttempts > 5) {
@@ -46,7 +46,7 @@ public record ClientOptions(
 
   /** Returns 30 s, 4 attempts, no key and no encryption. */
   public static ClientOptions defaults() {
-    return new ClientOptions(Duration.ofSeconds(30), null, null, false, 4);
+    return new ClientOptions(null, null, null, false, 4);
   }
 
   public ClientOptions withTimeout(Duration value) {

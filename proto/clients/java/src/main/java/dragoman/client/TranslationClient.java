@@ -16,6 +16,7 @@ import io.grpc.MethodDescriptor;
 import io.grpc.TlsChannelCredentials;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -78,10 +79,16 @@ public final class TranslationClient implements AutoCloseable {
   }
 
   private record CallDefaults(ClientOptions options) implements ClientInterceptor {
+    private static final Duration UNARY_TIMEOUT = Duration.ofSeconds(30);
+
     @Override
     public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> method, CallOptions call, Channel next) {
-      if (call.getDeadline() == null) {
-        call = call.withDeadlineAfter(options.timeout().toNanos(), TimeUnit.NANOSECONDS);
+      var timeout = options.timeout();
+      if (timeout == null && method.getType() == MethodDescriptor.MethodType.UNARY) {
+        timeout = UNARY_TIMEOUT;
+      }
+      if (call.getDeadline() == null && timeout != null) {
+        call = call.withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS);
       }
       return new SimpleForwardingClientCall<>(next.newCall(method, call)) {
         @Override
