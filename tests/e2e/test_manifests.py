@@ -103,6 +103,14 @@ OPEN_VALUES: Final = {
         "scheduling": {"num_workers": 3, "max_cached_bytes": 67108864, "max_bulk_wait_s": 2.5},
     },
 }
+PUBLIC_URL_PATCH: Final = {  # which the chart derives from the host names of its values
+    "target": {"kind": "Deployment", "name": "dragoman"},
+    "patch": """
+- op: add
+  path: /spec/template/spec/containers/0/env/-
+  value: {name: DRAGOMAN_HTTP__PUBLIC_URL, value: "https://dragoman.example.com"}
+""",
+}
 TOOL_LABELS: Final = {
     "helm.sh/chart",
     *(f"app.kubernetes.io/{name}" for name in ("instance", "managed-by", "part-of", "version")),
@@ -171,6 +179,8 @@ def rendered() -> Mapping[str, Path]:
     for name, (directory, components) in VARIANTS.items():
         files[name] = BUILD / "manifests" / name / "rendered.yaml"
         fields: dict[str, Any] = {"namespace": "dragoman"} if directory == "base" or components else {}
+        if "gateway" in components:
+            fields["patches"] = [PUBLIC_URL_PATCH]
         if directory == "base":
             fields["images"] = [{"name": "dragoman", "newTag": "0"}]
         content = kustomize(files[name].parent, directory, components, **fields)
