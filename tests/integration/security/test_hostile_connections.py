@@ -158,7 +158,8 @@ async def test_received_bytes_are_limited_per_caller(tiny_model: Path, callers_f
         admitted.append(translate(FAIR))
         await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
-        assert error.code == "RESOURCE_EXHAUSTED"
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+        assert error.retry_delay_ms > 0
         assert server.sample("dragoman_limit_rejections_total", limit="max_received_bytes") == 1
         assert server.sample("dragoman_received_bytes") > 12_000
         server.model.resume()
