@@ -149,6 +149,51 @@ async def test_phone_layout_fits_the_screen_and_requests_a_key(tiny_model: Path,
         assert await page.get_by_role("alert").is_hidden()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_languages_are_swapped_files_are_translated_and_warnings_are_at_their_spans(
+    tmp_path: Path, width: int
+) -> None:
+    (tmp_path / "documents").mkdir()
+    for source, target in (("de", "en"), ("en", "de")):
+        directory = tmp_path / "models" / f"{source}-{target}" / "1"
+        build_tiny_bundle(
+            directory, name=f"{source}-{target}", source_language=source, target_language=target, precisions=("fp32",)
+        )
+    settings = {"http__playground": True, "documents__directory": tmp_path / "documents"}
+    async with (
+        running_server(tmp_path / "models", **settings) as server,
+        browser_page(server.url, viewport={"width": width, "height": 800}) as page,
+    ):
+        await page.locator("#source-language").select_option("en")
+        await page.get_by_label("Text", exact=True).fill("Call 555 1234 before 12:30, Anna.")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator("#status")).to_contain_text("1 sentence in")
+        warned = page.locator("#sentences mark.warned")
+        num_warnings = await page.locator("#sentences .warning").count()
+        assert (await warned.count() > 0) == (num_warnings > 0)
+        translation = await page.get_by_label("Translation").text_content()
+
+        await page.get_by_role("button", name="Swap the languages").click()
+        await expect(page.locator("#source-language")).to_have_value("de")
+        await expect(page.locator("#target-language")).to_have_value("en")
+        await expect(page.get_by_label("Text", exact=True)).to_have_value(translation or "")
+
+        file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"Ein Mann."}
+        await page.locator("#file").set_input_files([file])  # type: ignore[list-item]
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="Download a.txt").click()
+        assert (await download.value).suggested_filename == "a.txt"
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+async def test_files_are_not_offered_without_a_directory(tiny_model: Path) -> None:
+    async with running_server(tiny_model, http__playground=True) as server, browser_page(server.url) as page:
+        await expect(page.locator("#target-language")).to_have_value("de")
+        assert await page.locator("#files").is_hidden()
+
+
 async def _translated(server: RunningServer) -> list[dict[str, Any]]:
     options = {"numHypotheses": 3, "returnAlignment": True, "returnAttention": "ATTENTION_DETAIL_AVERAGED"}
     body = {"text": _TEXT, "sourceLanguage": "en", "targetLanguage": "de", "options": options}

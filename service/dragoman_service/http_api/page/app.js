@@ -6,6 +6,7 @@ const MAX_HEATMAP_CELLS = 10000; // more would stop a phone
 const LANGUAGE_NAMES = new Intl.DisplayNames([navigator.language, "en"], { type: "language" });
 
 let running = null; // the AbortController of the request under way
+let detected = ""; // source language of the last translation, if it was detected
 
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);
@@ -44,9 +45,55 @@ async function loadLanguages() {
   const fillTargets = () => $("target-language").replaceChildren(...(targets.get($("source-language").value) ?? allTargets).map(option));
   $("source-language").replaceChildren(element("option", { value: "", textContent: "detected" }), ...[...targets.keys()].map(option));
   $("source-language").onchange = fillTargets;
+  $("swap").onclick = () => swapLanguages(targets, fillTargets);
   fillTargets();
   if (targets.has("en")) $("target-language").value = targets.get("en")[0]; // the example is in English
   $("problem").hidden = true;
+}
+
+function swapLanguages(targets, fillTargets) {
+  const [source, target] = [$("target-language").value, $("source-language").value || detected];
+  if (!targets.has(source)) {
+    $("status").textContent = `no model translates from ${LANGUAGE_NAMES.of(source)}`;
+    return;
+  }
+  $("source-language").value = source;
+  fillTargets();
+  if (targets.get(source).includes(target)) $("target-language").value = target;
+  if ($("translation").textContent) $("text").value = $("translation").textContent;
+  $("translation").textContent = "";
+  $("details").hidden = true;
+}
+
+// Files
+
+async function showFiles() {
+  const response = await fetch("frontend/settings");
+  const { filesTranslation, supportedFilesFormat } = response.ok ? await response.json() : {};
+  $("files").hidden = !filesTranslation;
+  $("file").accept = (supportedFilesFormat ?? []).join();
+}
+
+async function translateFile(file) {
+  const body = new FormData();
+  body.append("source", $("source-language").value || "auto");
+  body.append("target", $("target-language").value);
+  body.append("file", file);
+  const { authorization } = headers();
+  $("problem").hidden = $("download").hidden = true;
+  $("status").textContent = `translating ${file.name} …`;
+  try {
+    const response = await fetch("translate_file", { method: "POST", headers: { ...(authorization && { authorization }) }, body });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
+    $("download").href = `download_file/${answer.translatedFileUrl.split("/download_file/")[1]}`;
+    $("download").download = file.name;
+    $("download").textContent = `Download ${file.name}`;
+    $("download").hidden = false;
+    $("status").textContent = answer.warning ?? "translated";
+  } catch (error) {
+    showProblem(error);
+  }
 }
 
 // The stream of a document
@@ -116,8 +163,9 @@ async function translate() {
         $("sentences").append(sentence(data, characters, count));
         $("details").hidden = false;
       }
-      const detected = data.detectedLanguage ? `, ${LANGUAGE_NAMES.of(data.detectedLanguage.language)} detected` : "";
-      $("model").textContent = `${data.modelName}/${data.modelVersion}${detected}`;
+      detected = data.detectedLanguage?.language ?? "";
+      const model = data.isUnchanged ? "unchanged: the text is in the target language" : `${data.modelName}/${data.modelVersion}`;
+      $("model").textContent = detected ? `${model}, ${LANGUAGE_NAMES.of(detected)} detected` : model;
       $("status").textContent = `${count} sentences, ${elapsed()} …`;
     }
     $("status").textContent = `${count} ${count === 1 ? "sentence" : "sentences"} in ${elapsed()}`;
@@ -165,12 +213,32 @@ function sentence(data, characters, number) {
   if (data.sentence.score !== undefined) {
     item.prepend(element("p", { className: "confidence number", title: "How likely it is translated well" }, `${Math.round(100 * data.sentence.score)} % sure`));
   }
+  const before = Array.from(data.text.slice(0, Math.max(0, data.text.indexOf(best.text)))).length;
   for (const warning of data.warnings) {
+    if (warning.source) markSpan(sourceLine, warning.source, from, warning.message);
+    if (warning.target) markSpan(targetLine, warning.target, before, warning.message);
     const kind = warning.kind.replace("WARNING_KIND_", "").replaceAll("_", " ").toLowerCase();
     item.append(element("p", { className: "warning" }, element("strong", {}, `${kind}: `), warning.message));
   }
   item.append(...candidates(data), ...(best.attention[0] ? [heatmap(best.attention)] : []), ...stages(data.timings));
   return item;
+}
+
+// Underlines a span of a line, in code points after `offset`; pieces stay as they are.
+function markSpan(line, span, offset, message) {
+  const [start, end] = [(span.start ?? 0) - offset, span.end - offset];
+  const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (walker.nextNode()) nodes.push(walker.currentNode);
+  let position = 0;
+  for (const node of nodes) {
+    const text = Array.from(node.data);
+    const [first, last] = [Math.max(0, start - position), Math.min(text.length, end - position)];
+    position += text.length;
+    if (first >= last) continue;
+    const parts = [text.slice(0, first), text.slice(first, last), text.slice(last)].map((part) => part.join(""));
+    node.replaceWith(parts[0], element("mark", { className: "warned", title: message }, parts[1]), parts[2]);
+  }
 }
 
 // Two lines of pieces; pointing at one, or moving the focus to it, marks what belongs to it.
@@ -270,5 +338,13 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") running?.abort();
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });
+$("file").addEventListener("change", () => $("file").files[0] && translateFile($("file").files[0]));
+for (const kind of ["dragover", "drop"]) {
+  $("files").addEventListener(kind, (event) => {
+    event.preventDefault();
+    if (kind === "drop" && event.dataTransfer.files[0]) translateFile(event.dataTransfer.files[0]);
+  });
+}
 $("key").addEventListener("change", () => loadLanguages().catch(showProblem));
 loadLanguages().catch(showProblem);
+showFiles().catch(showProblem);
