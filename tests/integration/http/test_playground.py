@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import FilePayload, Page, async_playwright, expect
 
 from dragoman_service.errors import ConfigError
 from dragoman_service.security.api_keys import new_key
@@ -179,8 +179,8 @@ async def test_languages_are_swapped_files_are_translated_and_warnings_are_at_th
         await expect(page.locator("#target-language")).to_have_value("en")
         await expect(page.get_by_label("Text", exact=True)).to_have_value(translation or "")
 
-        file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"Ein Mann."}
-        await page.locator("#file").set_input_files([file])  # type: ignore[list-item]
+        file: FilePayload = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"Ein Mann."}
+        await page.locator("#file").set_input_files(file)
         async with page.expect_download() as download:
             await page.get_by_role("link", name="Download a.txt").click()
         assert (await download.value).suggested_filename == "a.txt"
