@@ -24,7 +24,7 @@ def ports(tiny_model: Path) -> Iterator[Ports]:
     ("flags", "environment", "message"),
     [
         (["--config", "missing.toml"], {}, "'config' is 'missing.toml': expected a readable file"),
-        ([], {"DRAGOMAN_GRPC__PROT": "1"}, "'grpc.prot' is '1': expected a known setting, such as grpc.port"),
+        ([], {"DRAGOMAN_GRPC__PROT": "1"}, "'grpc.prot' is unknown: expected a known setting, such as grpc.port"),
         ([], {"DRAGOMAN_RUNTIME__DEVICE": "cuda"}, "add fp16 to the bundle with: dragoman export convert --bundle /"),
     ],
 )
