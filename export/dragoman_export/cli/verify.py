@@ -11,7 +11,13 @@ from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.errors import SettingError
 from dragoman_export.evaluation.translation import BundleTextModel
-from dragoman_export.evaluation.verification import Check, check_batching, check_quality, check_steps
+from dragoman_export.evaluation.verification import (
+    Check,
+    check_batching,
+    check_quality,
+    check_steps,
+    gain_of_other_source_end,
+)
 from dragoman_export.importers.reference_models.checks import check_original, open_original
 from dragoman_export.importers.reference_models.original import Original
 from dragoman_export.model.transformer import Transformer
@@ -26,6 +32,7 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 
 _EXACT = "fp32"
+_MOST_GAIN = 0.1  # nats per token; sentences without their usual end lose more
 
 # by precision, if below `BLEU_TOLERANCE`: half precision changes log-probabilities by hundredths, which sometimes
 # decides between translations of equal quality
@@ -91,6 +98,14 @@ def _checks(
     yield from check_steps(model, exact.graph, list(zip(source_ids, target_ids, strict=True)))
     if original is not None:
         yield from check_original(original, exact, few, beam_size=args.beam)
+        token_pairs = list(zip(source_ids, target_ids, strict=True))
+        gain = gain_of_other_source_end(exact.graph, token_pairs, eos_id=exact.tokenizer.eos_id)
+        if gain > _MOST_GAIN:
+            print(
+                f"WARNING: the translations of --data are likelier by {gain:.2f} nats per token if the end of sources "
+                "is changed: import the model again with the other value of --source-eos",
+                file=sys.stderr,
+            )
     for precision, each in models.items():
         yield check_batching(each, [pair.source for pair in few], beam_size=args.beam, precision=precision)
     for precision, each in models.items():

@@ -111,6 +111,27 @@ def score_exported(graph: StepModel, pairs: TokenPairs) -> Iterator[FloatArray]:
         yield log_probs
 
 
+def gain_of_other_source_end(graph: StepModel, pairs: TokenPairs, *, eos_id: int) -> float:
+    """Return how much likelier translations are, in nats per token, with the other end of sources: with or without EOS.
+
+    A value well above 0 means that the model was trained with the other end.
+    """
+
+    def total(sources: Sequence[list[int]]) -> float:
+        log_probs = 0.0
+        for source, (_, target) in zip(sources, pairs, strict=True):
+            steps = score_exported(graph, [(source, target)])
+            log_probs += sum(float(step[0, token_id]) for step, token_id in zip(steps, target, strict=True))
+        return log_probs
+
+    own = [source for source, _ in pairs]
+    other = [
+        source[:-1] if source[-1] == eos_id else [*source[: graph.limits.max_source_tokens - 1], eos_id]
+        for source in own
+    ]
+    return (total(other) - total(own)) / sum(len(target) for _, target in pairs)
+
+
 def _steps(graph: StepModel, pairs: TokenPairs, *, num_candidates: int) -> Iterator[StepOutput]:
     batch = graph.new_batch()
     batch.start(graph.encode([source for source, _ in pairs]))
