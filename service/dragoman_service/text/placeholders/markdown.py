@@ -59,7 +59,7 @@ def markdown_units(text: str, *, placeholders: Placeholders, check: Check = neve
 
 
 def _units(text: str, placeholders: Placeholders, check: Check) -> Iterator[TextUnit]:
-    superscripts = superscript_forms(text)
+    superscripts = superscript_forms(text, check)
     for block in read_blocks(text, {}, check):
         check()
         if block.kind == "html":

@@ -74,7 +74,7 @@ def markup_units(text: str, *, is_xml: bool, placeholders: Placeholders, check: 
     if is_xml:
         _check_xml(text, check)
     tokens = list(tokenize(text, is_xml=is_xml, check=check))
-    forms = superscript_forms(text)
+    forms = superscript_forms(text, check)
     if forms or "</sup>" in text:
         tokens = list(_with_superscripts(text, tokens, check))
     inline = _inline_by_content(text, tokens, check) if is_xml else None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span
+from dragoman_service.text.segmentation import Check
 
 SUPERSCRIPT = re.compile(
     r"(?:(?<=[\w)])(?<![^\W\d_]{4})|(?<=</su[bp]>))<(?P<name>su[bp])>(?P<digits>[-+\u2212]?\d{1,4}[-+\u2212]?)</(?P=name)>",
@@ -31,12 +32,13 @@ def superscript_codes(match: re.Match[str]) -> Iterator[tuple[Span, str]]:
         start = end
 
 
-def superscript_forms(text: str) -> tuple[tuple[str, str], ...]:
+def superscript_forms(text: str, check: Check) -> tuple[tuple[str, str], ...]:
     """Return the Unicode characters of a message, and their forms with tags."""
     if "</su" not in text and "</SU" not in text:
         return ()
     forms: dict[str, str] = {}
     for match in SUPERSCRIPT.finditer(text):
+        check()
         name, digits = match["name"], match["digits"]
         for digit, character in zip(digits, digits.translate(_CHARACTERS[name.lower()]), strict=True):
             forms[character] = f"<{name}>{digit}</{name}>"

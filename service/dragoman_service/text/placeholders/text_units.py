@@ -234,10 +234,9 @@ def plain_unit(
             codes.append((mark, CodeKind.ACCELERATOR, ""))
         if doubled or (mark is not None and text[mark.start] == "&"):
             forms["&"] = "&&"
-    if has_tags and (found := superscript_forms(text)):
+    if has_tags and (found := superscript_forms(text, check)):
         forms.update(found)
-        digits = chain.from_iterable(map(superscript_codes, SUPERSCRIPT.finditer(text)))
-        codes += [(span, CodeKind.ESCAPED, char) for span, char in digits]
+        codes += _superscripts(text, check)
     builder, position = TextUnitBuilder(start=0, placeholders=()), 0
     for span, kind, char in sorted(codes, key=lambda code: code[0].start):
         check()
@@ -246,6 +245,12 @@ def plain_unit(
         position = span.end
     builder.add_text(text[position:])
     return replace(builder.build(Span(start=0, end=len(text))), escaped_forms=tuple(forms.items()))
+
+
+def _superscripts(text: str, check: Check) -> Iterator[tuple[Span, CodeKind, str]]:
+    for span, char in chain.from_iterable(map(superscript_codes, SUPERSCRIPT.finditer(text))):
+        check()
+        yield span, CodeKind.ESCAPED, char
 
 
 def _second_spaces(text: str, check: Check) -> Iterator[Span]:
