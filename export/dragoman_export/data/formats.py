@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import importlib
 import json
 import lzma
 import re
@@ -143,8 +144,6 @@ def _dataset_rows(path: Path, columns: tuple[str, str]) -> Iterator[Row]:
 
 
 def _arrow(module: str) -> Any:
-    import importlib  # noqa: PLC0415 - optional
-
     try:
         return importlib.import_module(module)
     except ImportError as error:
