@@ -15,6 +15,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from dragoman.client.channel import ChannelSettings, RetrySettings, channel_options, service_config
+from dragoman.client.credentials import TlsOptions
 from dragoman.client.errors import (
     DragomanError,
     OverloadedError,
@@ -166,6 +167,11 @@ def test_call_without_a_server_fails_immediately_by_default(closed_port: str, co
             with pytest.raises(UnavailableError) as caught:
                 call()
             assert caught.value.message.startswith(f"cannot reach {closed_port}: ")
+
+
+def test_tls_does_not_fall_back_to_plain_text(target: str, connect: Connect) -> None:
+    with connect(target, tls=TlsOptions(), channel=ONE_ATTEMPT) as client, pytest.raises(UnavailableError):
+        client.list_models()
 
 
 def test_calls_are_balanced_and_continue_after_a_server_has_died(connect: Connect) -> None:

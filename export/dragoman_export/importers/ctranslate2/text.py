@@ -116,7 +116,7 @@ def sources_end_with_eos(
     if wanted == "no" and is_known:
         raise ImportFormatError(f"{directory}: sources of this type of model end with EOS: remove --source-eos no")
     is_opennmt = "<blank>" in vocabularies.target and not is_known  # its configuration is complete
-    if wanted == "yes" and is_opennmt:
+    if wanted == "yes" and is_opennmt and tokens.start != tokens.eos:
         raise ImportFormatError(f"{directory}: sources of models of OpenNMT end without EOS: remove --source-eos yes")
     if wanted is not None:
         return wanted == "yes"
