@@ -136,6 +136,11 @@ def test_first_name_that_is_no_known_word_belongs_to_the_name(text: str, expecte
     [
         ("Mein Nachbar Inguna Ķīse hat zwei Hunde.", ["Inguna Ķīse"]),
         ("Agnieszka Wójcik rief an.", ["Agnieszka Wójcik"]),
+        ("\nAgnieszka Wójcik rief an.", ["Agnieszka Wójcik"]),
+        ("Gut.\nAgnieszka Wójcik rief an.", ["Agnieszka Wójcik"]),
+        ("- Agnieszka Wójcik rief an.", ["Agnieszka Wójcik"]),
+        ("2. Agnieszka Wójcik", ["Agnieszka Wójcik"]),
+        ("(Agnieszka Wójcik)", ["Agnieszka Wójcik"]),
         ("Es hieß Krzysztof Żółkiewski.", ["Krzysztof Żółkiewski"]),
         ("Er kam. Krzysztof Żółkiewski ging.", ["Krzysztof Żółkiewski"]),
         ("Der Torwart Wójcik hielt.", ["Wójcik"]),
