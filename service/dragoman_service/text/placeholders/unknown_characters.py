@@ -43,9 +43,11 @@ _MARK = re.compile(
 )
 _MARK_CHARACTER = re.compile(r"[-+*_~=<>|&#^/\[\\…]|::")
 _FIRST_NAME = re.compile(r"\b(?P<name>[A-Z][a-zäöüß]{2,11}) \Z")
-# At the start of a text, line, list item, sentence or quotation, or after another capital or a word that no noun follows without an article.
+# At the start of a text, line, list item, sentence or quotation, or after another capital or a word that no noun
+# follows without an article.
 _FIRST_NAME_OR_NOUN = re.compile(
-    r"(?:(?:\A|\n)(?:[-+] |\d{1,3}[.)] )?|[.!?:*•–—] |[(\[„“\"»]|\b(?!(?:D(?:er|ie|as|en|em|es)|(?:Ein|[DKMS]ein|Ihr|Unser|Dies|Jed)\w{0,2}) )[A-ZÄÖÜ]\w{1,20} "
+    r"(?:(?:\A|\n)(?:[-+] |\d{1,3}[.)] )?|[.!?:*•–—] |[(\[„“\"»]"
+    r"|\b(?!(?:D(?:er|ie|as|en|em|es)|(?:Ein|[DKMS]ein|Ihr|Unser|Dies|Jed)\w{0,2}) )[A-ZÄÖÜ]\w{1,20} "
     r"|\b(?:und|von|mit|bei|für|an|heißt|hieß|ist|war) )" + _FIRST_NAME.pattern
 )
 _MAX_FIRST_NAME = 36
