@@ -22,11 +22,11 @@ CLOSED: Final = "closed"  # status if the server closed the connection without a
 TIMEOUT: Final = "timeout"  # status if the client gave up waiting
 LEFT: Final = "left"  # status if the client left as planned
 
-_REFUSED: Final = ("400", "401", "403", "404", "405", "408", "411", "413", "414", "415", "421", "422", "431", "501")
+_REJECTED: Final = ("400", "401", "403", "404", "405", "408", "411", "413", "414", "415", "421", "422", "431", "501")
 _STATUSES: Final[Mapping[str, frozenset[str]]] = {  # sets by name in `attacks.toml`
-    "refused": frozenset({*_REFUSED, "503", CLOSED}),
+    "rejected": frozenset({*_REJECTED, "503", CLOSED}),
     "answered": frozenset({"200", "429", "503"}),
-    "any": frozenset({*_REFUSED, "503", CLOSED, "200", "429", LEFT}),  # no server error and no silence
+    "any": frozenset({*_REJECTED, "503", CLOSED, "200", "429", LEFT}),  # no server error and no silence
     "forbidden": frozenset({"400", "401", "403", "413", "429", "431", "503"}),
     "grpc": frozenset({"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED", LEFT}),
 }
@@ -263,7 +263,7 @@ def _attacks(tables: Mapping[str, Any]) -> Iterator[Attack]:
     for surface, table in tables["surfaces"].items():
         for name, given in table["attacks"].items():
             yield _attack(name, surface, **{**table.get("defaults", {}), **given})
-    body = {"body": "{fill}", "size": 4_000_000, "expected": ["refused", "answered"]}
+    body = {"body": "{fill}", "size": 4_000_000, "expected": ["rejected", "answered"]}
     for (target, (path, auth)), (name, fill) in itertools.product(_TARGETS.items(), tables["json"].items()):
         if target in ("native", "libretranslate") or name in ("objects", "escapes", "nested-lists"):
             is_libre = target == "libretranslate"

@@ -284,7 +284,7 @@ def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
     return pb.TranslateRequest(**{"texts": texts, "source_language": "en", "target_language": "de", **fields})
 
 
-class Refusal:
+class Rejection:
     """The error of a call, with its details."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
@@ -322,10 +322,10 @@ def unpacked(status: Any, detail: Message) -> Any:
     return detail
 
 
-async def refusal(call: Any) -> Refusal:
+async def rejection(call: Any) -> Rejection:
     """Await a call that must fail; return its error."""
     try:
         response = await call
     except grpc.aio.AioRpcError as error:
-        return Refusal(error)
+        return Rejection(error)
     raise AssertionError(f"the call was answered: {response}")

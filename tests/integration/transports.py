@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.rpc import code_pb2, error_details_pb2
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import Refusal, RunningServer, bearer, http_client, refusal, unpacked
+from tests.integration.running_server import Rejection, RunningServer, bearer, http_client, rejection, unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def document(request: pb.TranslateRequest) -> pb.TranslateDocumentRequest:
     return pb.TranslateDocumentRequest(text=request.texts[0], **fields)
 
 
-def _of_refusal(error: Refusal) -> Response:
+def _of_rejection(error: Rejection) -> Response:
     return Response(
         code=error.code,
         reason=error.reason,
@@ -100,7 +100,7 @@ async def _unary(
     try:
         return _of_translation(await server.translation.Translate(request, timeout=timeout_s, metadata=bearer(key)))
     except grpc.aio.AioRpcError as error:
-        return _of_refusal(Refusal(error))
+        return _of_rejection(Rejection(error))
 
 
 async def _stream(
@@ -112,7 +112,7 @@ async def _stream(
         response = await call.read()
         await call.done_writing()
     except (grpc.aio.AioRpcError, grpc.aio.UsageError, AttributeError):
-        return _of_refusal(await refusal(call.read()))
+        return _of_rejection(await rejection(call.read()))
     return of_stream_response(response)
 
 
@@ -123,7 +123,7 @@ async def _document(
         call = server.translation.TranslateDocument(document(request), timeout=timeout_s, metadata=bearer(key))
         return _of_sentences([sentence async for sentence in call])
     except grpc.aio.AioRpcError as error:
-        return _of_refusal(Refusal(error))
+        return _of_rejection(Rejection(error))
 
 
 async def _post(

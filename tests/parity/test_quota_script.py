@@ -46,8 +46,8 @@ class StoredBuckets:
         seconds, microseconds = divmod(round(self._clock() * 1e6), 1_000_000)
         self._store.set("now", f'["{EPOCH_S + seconds}", "{microseconds}"]')
         numbers = [number for i, amount in amounts for number in (self.rates[i], self.capacities[i], amount)]
-        refused, wait_s = self._run(keys=[f"bucket-{i}" for i, _ in amounts], args=numbers)
-        return refused, float(wait_s)
+        rejected, wait_s = self._run(keys=[f"bucket-{i}" for i, _ in amounts], args=numbers)
+        return rejected, float(wait_s)
 
 
 @given(calls=calls, rates=st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), capacity=st.floats(1, 100))
@@ -60,13 +60,13 @@ def test_the_store_answers_as_the_bucket_of_one_server(
 
     for pause_s, number, amount, is_given_back in calls:
         clock.advance(round(pause_s, 6))
-        expected_s, (refused, wait_s) = buckets[number].take(amount), stored.take((number, amount))
+        expected_s, (rejected, wait_s) = buckets[number].take(amount), stored.take((number, amount))
         store.persist(f"bucket-{number}")  # keys expire by the clock of the store, which goes on
-        if (expected_s > 0) != bool(refused):
+        if (expected_s > 0) != bool(rejected):
             assert max(expected_s, wait_s) * rates[number] < TOLERANCE
             return
         assert wait_s * rates[number] == pytest.approx(expected_s * rates[number], abs=TOLERANCE)
-        if is_given_back and not refused:
+        if is_given_back and not rejected:
             buckets[number].refund(amount)
             assert stored.take((number, -amount)) == (0, 0.0)
 

@@ -179,7 +179,7 @@ def test_short_slices_are_inherited_by_threads_and_end_with_a_lower_priority() -
         pytest.param({"sys.platform": "darwin"}, id="not-linux"),
         pytest.param({"sys.maxsize": (1 << 31) - 1}, id="32-bits"),
         pytest.param({"os.sched_getscheduler": lambda _: 1}, id="real-time"),
-        pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: -1)}, id="refused"),
+        pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: -1)}, id="rejected"),
         pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: 0)}, id="accepted-and-ignored"),
     ],
 )

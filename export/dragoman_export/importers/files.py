@@ -24,7 +24,7 @@ from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 _MAX_PLAIN_BYTES: Final = 256 << 20  # of configurations, vocabularies and SentencePiece models
 _T = TypeVar("_T")
 
-_REFUSED_CLASS: Final = re.compile(r"GLOBAL ([\w.]+)")  # part of PyTorch's message about a rejected class or function
+_REJECTED_CLASS: Final = re.compile(r"GLOBAL ([\w.]+)")  # part of PyTorch's message about a rejected class or function
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -118,10 +118,10 @@ def _unpickle(path: Path) -> Any:
         raise
     except Exception as error:
         # PyTorch's message is not shown: it recommends running the code of the file.
-        refused = _REFUSED_CLASS.search(str(error))
+        rejected = _REJECTED_CLASS.search(str(error))
         reason = (
-            f"it contains {refused[1]}; code of a file is never run"
-            if refused
+            f"it contains {rejected[1]}; code of a file is never run"
+            if rejected
             else f"not a PyTorch checkpoint of tensors and plain values, or damaged ({type(error).__name__})"
         )
         raise ImportFormatError(f"cannot read {path}: {reason}") from error

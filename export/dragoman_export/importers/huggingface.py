@@ -85,7 +85,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 # unsupported model types, with the reason
-_REFUSED: Final = dict.fromkeys(("t5", "mt5", "umt5"), "relative position bias")
+_UNSUPPORTED: Final = dict.fromkeys(("t5", "mt5", "umt5"), "relative position bias")
 
 
 def read_huggingface(
@@ -103,8 +103,8 @@ def read_huggingface(
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     settings = ForeignConfig.read(directory / "config.json")
     name = settings.take("model_type", str)
-    if name in _REFUSED:
-        raise ImportFormatError(f"{directory}: models of type {name} are not supported: {_REFUSED[name]}")
+    if name in _UNSUPPORTED:
+        raise ImportFormatError(f"{directory}: models of type {name} are not supported: {_UNSUPPORTED[name]}")
     if name not in _KINDS:
         raise ImportFormatError(f"{directory}: model_type is {name!r}: expected {', '.join(_KINDS)}")
     kind = _KINDS[name]

@@ -70,8 +70,8 @@ _COUNTS: Final = {"short": 500, "full": 20_000}
 _WARM_UP_SHARE: Final = 0.05  # of the requests, to allocate the buffers of large batches
 _MAX_COUNT: Final = 1_000_000
 _LONG_CHARACTERS: Final = 1000  # above it, time per character is reported
-_STATUSES: Final[Mapping[str, Sequence[str]]] = {  # figures that count requests by status; `refused` counts all others
-    "ok": ("OK",), "refused": (), "left": (LEFT,),
+_STATUSES: Final[Mapping[str, Sequence[str]]] = {  # figures that count requests by status; `rejected` counts all others
+    "ok": ("OK",), "rejected": (), "left": (LEFT,),
     "internal": ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"),
     "hangs": ("DEADLINE_EXCEEDED",), "lost": ("UNAVAILABLE", "CANCELLED"),
 }  # fmt: skip
@@ -154,7 +154,7 @@ def report_of(observed: Observations, *, seed: int, max_rss_growth_mb: float) ->
     """Return figures and checks."""
     figure_of = {status: figure for figure, statuses in _STATUSES.items() for status in statuses}
     records = observed.records
-    counts = Counter(figure_of.get(record.status, "refused") for record in records)
+    counts = Counter(figure_of.get(record.status, "rejected") for record in records)
     long = [record for record in records if record.num_characters >= _LONG_CHARACTERS]
     rss_growth_mb = max(observed.memory_mb) - observed.memory_mb[0]
     translated_s = _p99([reply.latency_s for reply in observed.translations])

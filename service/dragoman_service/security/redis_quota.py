@@ -18,20 +18,20 @@ _MAX_CONNECTIONS = 16  # of one replica; further calls wait for a connection unt
 SCRIPT = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local used, refused, wait = {}, 0, 0
+local used, rejected, wait = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local rate, capacity, amount = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local kept = redis.call('HMGET', key, 'used', 'at')
   local passed = math.max(0, now - tonumber(kept[2] or now))
   used[i] = math.max(0, tonumber(kept[1] or 0) - passed * rate)
   local missing = used[i] + math.min(amount, capacity) - capacity
-  if amount > 0 and missing > 0 and refused == 0 then
-    refused, wait = i, missing / rate
+  if amount > 0 and missing > 0 and rejected == 0 then
+    rejected, wait = i, missing / rate
   end
 end
 for i, key in ipairs(KEYS) do
   local rate, amount = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i])
-  local left = refused == 0 and math.max(0, used[i] + amount) or used[i]
+  local left = rejected == 0 and math.max(0, used[i] + amount) or used[i]
   if left > 0 then
     redis.call('HSET', key, 'used', string.format('%.17g', left), 'at', string.format('%.17g', now))
     redis.call('PEXPIRE', key, string.format('%.0f', math.min(1e15, math.ceil(left / rate * 1000) + 1)))
@@ -39,7 +39,7 @@ for i, key in ipairs(KEYS) do
     redis.call('DEL', key)
   end
 end
-return {refused, string.format('%.17g', wait)}
+return {rejected, string.format('%.17g', wait)}
 """
 """Takes amounts from all buckets or from none.
 

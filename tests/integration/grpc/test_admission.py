@@ -13,7 +13,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.proxy import Proxy
-from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
+from tests.integration.running_server import Rejection, RunningServer, rejection, request, running_server
 
 WIRE_PRECISION = 0.05  # gRPC rounds a deadline up to two or three digits
 TEXT = "A man."
@@ -72,7 +72,7 @@ async def test_one_caller_cannot_fill_the_queue(tiny_model: Path) -> None:
     async with running_server(tiny_model, **SMALL_QUEUE) as server, other_host(server) as other:
         calls = await halt_with_backlog(server, TEXT, TEXT)
 
-        error = await refusal(server.translate(TEXT, options=ONE_STEP))
+        error = await rejection(server.translate(TEXT, options=ONE_STEP))
         calls.append(asyncio.ensure_future(other.Translate(request(TEXT, options=ONE_STEP))))
         await server.until_sample(3, "dragoman_queue_segments")
 
@@ -111,9 +111,9 @@ async def test_deadline_is_the_default_or_at_most_the_maximum(tiny_model: Path, 
     limits = {"grpc__default_timeout_s": 5, "grpc__max_timeout_s": 5 if timeout_s else 3000}
     async with running_server(tiny_model, **ONE_BY_ONE, **limits) as server:
         server.model.halt()
-        decoding = asyncio.ensure_future(refusal(server.translate(TEXT, timeout_s=timeout_s)))
+        decoding = asyncio.ensure_future(rejection(server.translate(TEXT, timeout_s=timeout_s)))
         await server.model.halted_step()
-        waiting = asyncio.ensure_future(refusal(server.translate(TEXT, timeout_s=timeout_s)))
+        waiting = asyncio.ensure_future(rejection(server.translate(TEXT, timeout_s=timeout_s)))
         await server.until_sample(1, "dragoman_queue_segments")
 
         server.clock.advance(6)
@@ -152,9 +152,9 @@ class ExperiencedServer:
         await self.server.until_sample(10, "dragoman_queue_segments")
         return calls
 
-    async def rejected(self, *texts: str) -> Refusal:
+    async def rejected(self, *texts: str) -> Rejection:
         """Return the rejection of a call whose deadline is the duration of four sentences."""
-        return await refusal(self.translate(*texts, timeout_s=4 * self.sentence_s))
+        return await rejection(self.translate(*texts, timeout_s=4 * self.sentence_s))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.calls.settings import GrpcSettings
 from tests.certificates import OWN_CONNECTION
 from tests.integration.proxy import Proxy
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, rejection, request, running_server
 
 
 def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
@@ -32,7 +32,7 @@ async def test_large_metadata_is_rejected(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_metadata_bytes=2048) as server, channel(server) as connection:
         await translate(connection, metadata=(("x-note", "a" * 1000),))
 
-        error = await refusal(translate(connection, metadata=(("x-note", "a" * 2000),)))
+        error = await rejection(translate(connection, metadata=(("x-note", "a" * 2000),)))
 
         assert error.code == "RESOURCE_EXHAUSTED"
         assert "metadata size exceeds hard limit" in error.message
@@ -43,7 +43,7 @@ async def test_large_message_is_rejected_and_the_connection_continues(tiny_model
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server, channel(server) as connection:
         stub = pb_grpc.TranslationServiceStub(connection)
 
-        error = await refusal(stub.Translate(request("a" * 2000)))
+        error = await rejection(stub.Translate(request("a" * 2000)))
 
         assert error.code == "RESOURCE_EXHAUSTED"
         assert "1024" in error.message
@@ -58,7 +58,7 @@ async def test_excess_calls_of_a_connection_wait_in_the_client(tiny_model: Path)
             admitted = [asyncio.ensure_future(translate(full)) for _ in range(2)]
             await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
-            error = await refusal(pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest(), timeout=0.5))
+            error = await rejection(pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest(), timeout=0.5))
             await pb_grpc.ModelServiceStub(other).ListModels(pb.ListModelsRequest(), timeout=TEST_TIMEOUT_S)
 
             assert error.code == "DEADLINE_EXCEEDED"
@@ -75,7 +75,7 @@ async def test_excess_connections_are_closed(tiny_model: Path) -> None:
                 await translate(second)
 
                 async with channel(server) as third:
-                    error = await refusal(translate(third))
+                    error = await rejection(translate(third))
 
                 assert error.code == "UNAVAILABLE"
                 await translate(first)
@@ -114,7 +114,7 @@ async def test_frequent_pings_disconnect_the_client(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__min_ping_interval_s=60) as server, channel(server, *pings) as nuisance:
         server.model.halt()
 
-        error = await refusal(translate(nuisance))
+        error = await rejection(translate(nuisance))
 
         assert error.code == "UNAVAILABLE"
         assert "too_many_pings" in error.message.lower() or "too many pings" in error.message.lower()
@@ -157,7 +157,7 @@ async def test_calls_of_a_vanished_client_are_cancelled(tiny_model: Path) -> Non
     keepalive = {"grpc__keepalive_interval_s": 0.2, "grpc__keepalive_timeout_s": 0.2}
     async with running_server(tiny_model, **keepalive) as server, Proxy(server.port) as proxy:
         server.model.halt()
-        call = asyncio.ensure_future(refusal(translate(proxy.channel)))
+        call = asyncio.ensure_future(rejection(translate(proxy.channel)))
         await server.model.halted_step()
 
         proxy.vanish()

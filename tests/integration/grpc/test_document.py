@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from tests.integration.running_server import RunningServer, refusal, running_server
+from tests.integration.running_server import RunningServer, rejection, running_server
 from tests.tiny_bundle import SENTENCES
 
 TEXT = "  A man rides a bicycle. Two children play.\n\n- The train.\r\n\t- Dr. Smith reads... a long letter?\n...\n"
@@ -122,7 +122,7 @@ async def test_document_without_deadline_ends_after_the_default(tiny_model: Path
     async with running_server(tiny_model, grpc__default_stream_timeout_s=0.01) as server:
         server.model.halt()
 
-        error = await refusal(translate(server, "A man.").read())
+        error = await rejection(translate(server, "A man.").read())
 
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 

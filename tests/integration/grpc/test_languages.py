@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import TEST_TIMEOUT_S, http_client, refusal, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, http_client, rejection, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
@@ -35,7 +35,7 @@ async def test_missing_source_language_is_detected_or_rejected(models: Path) -> 
         mixed = await server.translate(ENGLISH, GERMAN, source_language="")
         german = await server.translate(GERMAN, source_language="", model="en-de")
         rejected = [
-            await refusal(server.translate(*texts, source_language="", model=model))
+            await rejection(server.translate(*texts, source_language="", model=model))
             for texts, model in [
                 ([FRENCH], "en-de"),
                 ([ENGLISH, "7", "Привет"], "en-de"),
@@ -80,7 +80,7 @@ async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
         request.target_language = "fr"
         into_french = (await server.translation.DetectLanguage(request)).detections
         rejected = [
-            await refusal(server.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
+            await rejection(server.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
             for fields in ({}, {"texts": ["a" * 10_001]}, {"texts": ["a"], "target_language": "tlh"})
         ]
         over_http = (await http.post("/v1/detect", json={"texts": [GERMAN]})).json()
@@ -102,8 +102,10 @@ async def test_texts_are_translated_through_an_allowed_pivot_language(models: Pa
         through = await server.translate(ENGLISH, **fields)
         detected = await server.translate(ENGLISH, source_language="", **fields)
         direct = await server.translate(GERMAN, source_language="de", **fields)
-        forbidden = await refusal(server.translate(ENGLISH, target_language="fr"))
-        aligned = await refusal(server.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields))
+        forbidden = await rejection(server.translate(ENGLISH, target_language="fr"))
+        aligned = await rejection(
+            server.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields)
+        )
         over_http = (await http.post("/v1/translate", json={"texts": [ENGLISH], **body})).json()
         document = await http.post("/v1/translate/document", json={"text": ENGLISH, **body})
 
@@ -130,7 +132,7 @@ async def test_glossaries_are_listed_and_combined_with_terms(tiny_model: Path, t
         listed = await server.model_service.ListGlossaries(pb.ListGlossariesRequest())
         over_http = await server.get("/v1/glossaries")
         other_pair, too_long = [
-            await refusal(server.translate("A man.", options=pb.DecodingOptions(glossary=name)))
+            await rejection(server.translate("A man.", options=pb.DecodingOptions(glossary=name)))
             for name in ("shop", "x" * 129)
         ]
 

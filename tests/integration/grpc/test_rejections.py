@@ -7,15 +7,15 @@ import grpc
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
+from tests.integration.running_server import Rejection, RunningServer, rejection, request, running_server
 from tests.waiting import until
 from tests.without_gc import num_alive, without_gc
 
 TRANSLATE = "/dragoman.v1.TranslationService/Translate"
 
 
-async def refused(server: RunningServer, message: pb.TranslateRequest) -> Refusal:
-    return await refusal(server.translation.Translate(message))
+async def rejected(server: RunningServer, message: pb.TranslateRequest) -> Rejection:
+    return await rejection(server.translation.Translate(message))
 
 
 def document(text: str, **fields: Any) -> pb.TranslateDocumentRequest:
@@ -28,9 +28,9 @@ async def test_rejected_call_is_freed_without_the_garbage_collector(server: Runn
         before = num_alive(grpc.aio.AbortError)
         for _ in range(3):
             if is_stream:
-                await refusal(anext(aiter(server.translation.TranslateDocument(document("")))))
+                await rejection(anext(aiter(server.translation.TranslateDocument(document("")))))
             else:
-                await refused(server, request())
+                await rejected(server, request())
 
         await until(lambda: num_alive(grpc.aio.AbortError) <= before + 1)  # gRPC keeps its last call
 
@@ -61,7 +61,7 @@ async def test_rejected_call_is_freed_without_the_garbage_collector(server: Runn
     ],
 )
 async def test_invalid_field_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
-    error = await refused(server, message)
+    error = await rejected(server, message)
 
     assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", [field])
     assert error.trailing["x-request-id"]
@@ -86,7 +86,7 @@ async def test_invalid_field_of_a_document_is_named(
     tiny_model: Path, message: pb.TranslateDocumentRequest, field: str
 ) -> None:
     async with running_server(tiny_model, limits__max_document_characters=200) as server:
-        error = await refusal(anext(aiter(server.translation.TranslateDocument(message))))
+        error = await rejection(anext(aiter(server.translation.TranslateDocument(message))))
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", [field])
 
@@ -98,8 +98,8 @@ async def test_invalid_field_of_a_document_is_named(
 )
 async def test_unparsable_request_is_an_invalid_argument(server: RunningServer, message: bytes) -> None:
     errors = [
-        await refusal(server.channel.unary_unary(TRANSLATE)(message)),
-        await refusal(anext(aiter(server.channel.unary_stream(f"{TRANSLATE}Document")(message)))),
+        await rejection(server.channel.unary_unary(TRANSLATE)(message)),
+        await rejection(anext(aiter(server.channel.unary_stream(f"{TRANSLATE}Document")(message)))),
     ]
 
     expected = ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
@@ -112,7 +112,7 @@ async def test_request_that_unpacks_beyond_the_limit_is_rejected(server: Running
 
     call = server.translation.Translate(message, compression=grpc.Compression.Gzip)
 
-    assert (await refusal(call)).code == "RESOURCE_EXHAUSTED"
+    assert (await rejection(call)).code == "RESOURCE_EXHAUSTED"
 
 
 async def test_compressed_request_is_accepted(server: RunningServer) -> None:

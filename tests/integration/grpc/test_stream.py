@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.v1 import translation_pb2 as pb
 from tests.captured_logs import capture_logs
-from tests.integration.running_server import RunningServer, refusal, request, running_server
+from tests.integration.running_server import RunningServer, rejection, request, running_server
 from tests.integration.transports import Response, of_stream_response
 
 METHOD = "TranslateStream"
@@ -68,7 +68,7 @@ async def test_invalid_request_of_a_stream_fails_alone(server: RunningServer) ->
     failed = responses["r1"]
     assert of_stream_response(failed) == invalid("target_prefixes", "r1")
     assert not failed.translations
-    assert (await refusal(server.translation.Translate(bad))).message == failed.error.message
+    assert (await rejection(server.translation.Translate(bad))).message == failed.error.message
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_end_of_a_stream_is_logged(server: RunningServer) -> None:
 
 async def test_idle_stream_ends_after_the_default_time(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__default_stream_timeout_s=0.01) as server:
-        error = await refusal((await begin(server)).read())
+        error = await rejection((await begin(server)).read())
 
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
@@ -156,7 +156,7 @@ async def test_drain_answers_admitted_stream_requests(server: RunningServer) -> 
     answered = [of_stream_response(await stream.read()) for _ in range(2)]
 
     assert {(each.request_id, each.code) for each in answered} == {("r0", "OK"), ("r1", "OK")}
-    error = await refusal(stream.read())
+    error = await rejection(stream.read())
     assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
     assert await drain
 
@@ -167,5 +167,5 @@ async def test_drain_ends_an_idle_stream(server: RunningServer) -> None:
 
     assert await server.app.drain()
 
-    error = await refusal(stream.read())
+    error = await rejection(stream.read())
     assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")

@@ -374,9 +374,9 @@ async def test_form_of_another_site_is_rejected_unless_allowed(tiny_model: Path)
         running_server(tiny_model, http__allowed_origins="https://shop.example") as server,
         http_client(server) as http,
     ):
-        refused = await http.post("/translate", data=form, headers={"origin": "https://evil.example"})
+        rejected = await http.post("/translate", data=form, headers={"origin": "https://evil.example"})
         listed = await http.post("/translate", data=form, headers={"origin": "https://shop.example"})
         own = await http.post("/translate", data=form, headers={"origin": str(http.base_url)})
 
-    assert (refused.status_code, listed.status_code, own.status_code) == (403, 200, 200)
+    assert (rejected.status_code, listed.status_code, own.status_code) == (403, 200, 200)
     assert listed.headers["access-control-allow-origin"] == "https://shop.example"

@@ -76,9 +76,9 @@ def test_draining_server_closes_its_port_and_finishes_calls(tiny_model: Path) ->
         drain(server)
 
         seen.append(next(watcher).status)
-        with pytest.raises(grpc.RpcError) as refused:
+        with pytest.raises(grpc.RpcError) as rejected:
             pb_grpc.TranslationServiceStub(channel).Translate(long_request(1))
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert rejected.value.code() is grpc.StatusCode.UNAVAILABLE
         assert [get(ports, path)[0] for path in ("/readyz", "/healthz")] == [503, 200]
         assert seen == [SERVING, NOT_SERVING]
         assert not call.done()

@@ -99,7 +99,7 @@ def test_injected_rejection_has_its_retry_delay_over_grpc_and_http(ports: Ports)
     assert (problem["reason"], problem["retryDelay"]) == ("OVERLOADED", "7.500s")
 
 
-def test_model_directory_is_refused_with_exit_code_2(tmp_path: Path) -> None:
+def test_model_directory_is_rejected_with_exit_code_2(tmp_path: Path) -> None:
     with process("--fake", "--models", str(tmp_path)) as server:
         assert server.wait(timeout_s=STOP_S) == 2
 

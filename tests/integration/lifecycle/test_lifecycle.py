@@ -24,7 +24,7 @@ from tests.integration.running_server import (
     RunningServer,
     described_service,
     listening_server,
-    refusal,
+    rejection,
     request,
     running_server,
 )
@@ -109,7 +109,7 @@ async def test_all_clients_with_health_checks_are_served(server: RunningServer, 
 
 
 async def test_health_of_unknown_service_is_not_found(server: RunningServer) -> None:
-    error = await refusal(health(server).Check(health_pb2.HealthCheckRequest(service="x")))
+    error = await rejection(health(server).Check(health_pb2.HealthCheckRequest(service="x")))
 
     assert error.code == "NOT_FOUND"
 
@@ -148,7 +148,7 @@ async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer
     await server.until_sample(0, "dragoman_ready")
 
     # The port is closed, or the call crosses GOAWAY.
-    assert (await refusal(server.translate("A man."))).code in {"UNAVAILABLE", "CANCELLED"}
+    assert (await rejection(server.translate("A man."))).code in {"UNAVAILABLE", "CANCELLED"}
     assert [(await server.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert not drain.done()
     server.model.resume()
@@ -178,7 +178,7 @@ async def test_drain_answers_calls_that_grpc_has_received(server: RunningServer)
 async def test_unfinished_calls_get_an_error_after_the_drain(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__drain_timeout_s=0) as server:
         server.model.halt()
-        left = asyncio.ensure_future(refusal(server.translate("A man.")))
+        left = asyncio.ensure_future(rejection(server.translate("A man.")))
         await server.model.halted_step()
 
         assert not await server.app.drain()

@@ -11,7 +11,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.__main__ import main
 from dragoman_service.models.serving import SERVING_NAME
-from tests.integration.running_server import RunningServer, listening_server, refusal, running_server
+from tests.integration.running_server import RunningServer, listening_server, rejection, running_server
 from tests.tiny_bundle import build_tiny_bundle
 
 
@@ -69,13 +69,13 @@ async def test_version_is_loaded_labelled_and_unloaded_while_serving(server: Run
     assert await answered(server, "tiny@stable") == "tiny/2"
 
     await server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/2"))
-    error = await refusal(server.translate("A man.", model="tiny/2"))
+    error = await rejection(server.translate("A man.", model="tiny/2"))
     assert (error.code, error.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
 
 
 async def test_model_is_described_by_label(server: RunningServer) -> None:
     response = await server.model_service.GetModel(pb.GetModelRequest(model="tiny@stable"))
-    error = await refusal(server.model_service.GetModel(pb.GetModelRequest(model="x")))
+    error = await rejection(server.model_service.GetModel(pb.GetModelRequest(model="x")))
 
     assert [version.version for version in response.model.versions] == ["1"]
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
@@ -93,7 +93,7 @@ async def test_model_is_described_by_label(server: RunningServer) -> None:
 async def test_unknown_model_is_not_found_and_served_models_are_listed(
     server: RunningServer, fields: dict[str, Any], message: str
 ) -> None:
-    error = await refusal(server.translate("A man.", **fields))
+    error = await rejection(server.translate("A man.", **fields))
 
     assert (error.code, error.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
     assert message in error.message
@@ -115,13 +115,13 @@ async def test_invalid_request_is_rejected_with_its_field(
 ) -> None:
     message = getattr(pb, f"{method}Request")(**fields)
 
-    error = await refusal(getattr(server.admin, method)(message))
+    error = await rejection(getattr(server.admin, method)(message))
 
     assert (error.code, error.fields) == (code, [field])
 
 
 async def test_load_of_a_missing_version_names_the_searched_directory(models: Path, server: RunningServer) -> None:
-    error = await refusal(server.admin.LoadModel(pb.LoadModelRequest(model="tiny/3")))
+    error = await rejection(server.admin.LoadModel(pb.LoadModelRequest(model="tiny/3")))
 
     assert f"tiny/3 cannot be loaded: no bundle at {models / 'tiny' / '3'}; available: " in error.message
     assert "tiny/1, tiny/2" in error.message
@@ -141,7 +141,7 @@ async def test_failed_load_reports_the_cause(models: Path, tmp_path: Path, file:
         broken.parent.mkdir(exist_ok=True)
         broken.write_text("[scheduling]\nmax_batch_segments = 0\n", encoding="utf-8")
 
-        error = await refusal(server.admin.LoadModel(pb.LoadModelRequest(model=model)))
+        error = await rejection(server.admin.LoadModel(pb.LoadModelRequest(model=model)))
 
         assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
         assert cause in error.message
@@ -150,7 +150,7 @@ async def test_failed_load_reports_the_cause(models: Path, tmp_path: Path, file:
 
 async def test_models_can_be_changed_before_the_server_is_ready(models: Path) -> None:
     async with listening_server(models, models__poll_interval_s=0) as server:
-        error = await refusal(server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
+        error = await rejection(server.admin.UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
 
         assert error.code == "NOT_FOUND"
 

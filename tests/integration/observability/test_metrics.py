@@ -45,7 +45,7 @@ async def call_with_hostile_data(server: RunningServer, word: str) -> None:
     options = pb.DecodingOptions
     answered = request(f"A {word}.", request_id=word, options=options(num_hypotheses=2, target_prefix=word))
     await server.translation.Translate(answered, metadata=hostile_metadata)
-    for refused in (
+    for rejected in (
         request("A man.", model=word),
         request("A man.", model=f"{word}/{word}"),
         request("A man.", source_language=word),
@@ -56,7 +56,7 @@ async def call_with_hostile_data(server: RunningServer, word: str) -> None:
         request(word * 5000),
     ):
         with pytest.raises(grpc.aio.AioRpcError):
-            await server.translation.Translate(refused, metadata=hostile_metadata)
+            await server.translation.Translate(rejected, metadata=hostile_metadata)
     for method in (f"{SERVICE}/{word}", f"/{word}/Translate", f"{SERVICE}/{word}/Translate"):
         with pytest.raises(grpc.aio.AioRpcError):
             await server.channel.unary_unary(method)(b"")

@@ -110,10 +110,10 @@ async def test_span_of_a_failed_request_has_status_and_field(traced_server: Trac
         labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
         await until(lambda: server.sample("dragoman_requests_total", **labels) == 1)
 
-    refused, late = [span for span in collector.spans if span.name == TRANSLATE]
-    of_refused = attributes(refused)
-    assert (of_refused["rpc.grpc.status_code"], of_refused["mt.field"]) == (3, "source_language")
-    assert refused.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # not an error of the server
+    rejected, late = [span for span in collector.spans if span.name == TRANSLATE]
+    of_rejected = attributes(rejected)
+    assert (of_rejected["rpc.grpc.status_code"], of_rejected["mt.field"]) == (3, "source_language")
+    assert rejected.status.code == trace_pb2.Status.STATUS_CODE_UNSET  # not an error of the server
     assert attributes(late)["rpc.grpc.status_code"] == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
     assert attributes(late)["error.type"] == "DEADLINE_EXCEEDED"
     assert late.status.code == trace_pb2.Status.STATUS_CODE_ERROR

@@ -25,7 +25,7 @@ from tests.integration.running_server import (
     bearer,
     caller_entry,
     listening_server,
-    refusal,
+    rejection,
     request,
     running_server,
 )
@@ -89,9 +89,9 @@ async def until_translated(server: RunningServer, key: str) -> None:
 async def test_requests_are_logged_with_their_caller(guarded: RunningServer) -> None:
     with capture_logs() as records:
         await translate(guarded, SLOW)
-        await refusal(translate(guarded, SLOW))
-        await refusal(unload(guarded, SHOP))
-        await refusal(translate(guarded, None))
+        await rejection(translate(guarded, SLOW))
+        await rejection(unload(guarded, SHOP))
+        await rejection(translate(guarded, None))
 
     *known, unknown = [(record["status"], record["caller"]) for record in records if record["event"] == "request"]
     assert known == [("OK", "slow"), ("RESOURCE_EXHAUSTED", "slow"), (DENIED, "shop")]
@@ -101,7 +101,7 @@ async def test_requests_are_logged_with_their_caller(guarded: RunningServer) -> 
 
 @pytest.mark.parametrize("key", [STRANGER, SHOP + "x", "a b"], ids=["unknown", "too long", "with a space"])
 async def test_wrong_key_is_rejected_and_not_quoted(guarded: RunningServer, key: str) -> None:
-    error = await refusal(translate(guarded, key))
+    error = await rejection(translate(guarded, key))
 
     assert (error.code, error.reason) == (UNAUTHENTICATED, UNAUTHENTICATED)
     assert error.message == "authentication failed: unknown API key"
@@ -123,7 +123,7 @@ async def test_wrong_key_is_rejected_and_not_quoted(guarded: RunningServer, key:
 async def test_missing_or_malformed_authorization_is_rejected(
     guarded: RunningServer, metadata: tuple[tuple[str, str], ...]
 ) -> None:
-    error = await refusal(guarded.translate("A man.", metadata=metadata))
+    error = await rejection(guarded.translate("A man.", metadata=metadata))
 
     assert (error.code, error.reason) == (UNAUTHENTICATED, UNAUTHENTICATED)
     assert "authorization: Bearer KEY" in error.message
@@ -137,19 +137,19 @@ async def test_scheme_bearer_is_case_insensitive(guarded: RunningServer) -> None
 async def test_call_without_key_is_rejected_before_its_message_is_read(guarded: RunningServer) -> None:
     call = guarded.channel.unary_unary("/dragoman.v1.TranslationService/Translate")
 
-    assert (await refusal(call(b"\xff"))).code == UNAUTHENTICATED
+    assert (await rejection(call(b"\xff"))).code == UNAUTHENTICATED
     for method in (guarded.translation.TranslateStream, guarded.reflect("v1"), guarded.reflect("v1alpha")):
-        assert (await refusal(method().read())).code == UNAUTHENTICATED  # of a stream without a message
+        assert (await rejection(method().read())).code == UNAUTHENTICATED  # of a stream without a message
 
 
 async def test_callers_have_only_their_permissions(guarded: RunningServer) -> None:
-    error = await refusal(unload(guarded, SHOP))
+    error = await rejection(unload(guarded, SHOP))
     assert (error.code, error.reason) == (DENIED, DENIED)
     assert error.message == "caller 'shop' has no permission 'admin'"
 
-    assert (await refusal(unload(guarded, OPS))).code == "NOT_FOUND"
-    assert (await refusal(translate(guarded, OPS))).code == DENIED
-    assert (await refusal(unload(guarded, None))).code == UNAUTHENTICATED
+    assert (await rejection(unload(guarded, OPS))).code == "NOT_FOUND"
+    assert (await rejection(translate(guarded, OPS))).code == DENIED
+    assert (await rejection(unload(guarded, None))).code == UNAUTHENTICATED
 
 
 async def test_any_known_key_can_list_models_and_services(guarded: RunningServer) -> None:
@@ -159,9 +159,9 @@ async def test_any_known_key_can_list_models_and_services(guarded: RunningServer
             assert "dragoman.v1.TranslationService" in await services(guarded, key, version)
 
     for unknown in (None, STRANGER):
-        assert (await refusal(list_models(guarded, unknown))).code == UNAUTHENTICATED
+        assert (await rejection(list_models(guarded, unknown))).code == UNAUTHENTICATED
         for version in ("v1", "v1alpha"):
-            assert (await refusal(services(guarded, unknown, version))).code == UNAUTHENTICATED
+            assert (await rejection(services(guarded, unknown, version))).code == UNAUTHENTICATED
 
 
 async def test_probes_need_no_key(guarded: RunningServer) -> None:
@@ -173,20 +173,20 @@ async def test_probes_need_no_key(guarded: RunningServer) -> None:
 async def test_loopback_without_callers_file_needs_no_key(server: RunningServer) -> None:
     assert await translated(server, None)
     assert await translated(server, STRANGER)
-    assert (await refusal(unload(server, None))).code == "NOT_FOUND"
+    assert (await rejection(unload(server, None))).code == "NOT_FOUND"
     assert await services(server, None)
 
 
 async def test_remote_unknown_caller_cannot_manage_models(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__host=EVERYWHERE, access__allow_unauthenticated=True) as server:
         assert await translated(server, None)
-        assert (await refusal(unload(server, None))).code == DENIED
+        assert (await rejection(unload(server, None))).code == DENIED
 
 
 async def test_requests_above_the_quota_get_a_retry_delay(guarded: RunningServer) -> None:
     assert await translated(guarded, SLOW)
 
-    error = await refusal(translate(guarded, SLOW))
+    error = await rejection(translate(guarded, SLOW))
 
     assert (error.code, error.reason, error.retry_delay_ms) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED", 2000)
     assert error.message == "caller 'slow' is limited to 0.5 requests/s; retry in 2.0 s"
@@ -204,8 +204,8 @@ async def test_changed_keys_apply_without_restart_and_keep_used_quotas(
     callers_file.write_text(entries, encoding="utf-8")
     await until_translated(guarded, STRANGER)
 
-    assert (await refusal(translate(guarded, SHOP))).code == UNAUTHENTICATED
-    assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
+    assert (await rejection(translate(guarded, SHOP))).code == UNAUTHENTICATED
+    assert (await rejection(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
 
 @pytest.mark.parametrize("broken", ["", "[[caller", CALLERS.replace("translate", "fly"), "\x00"])
@@ -236,10 +236,10 @@ async def test_listed_certificate_replaces_a_key(tiny_model: Path, tmp_path: Pat
         async with authority.channel(server.port, authority.sign("ops.example.com", common_name="x")) as channel:
             await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."))
             admin = pb_grpc.ModelAdminServiceStub(channel)
-            assert (await refusal(admin.UnloadModel(pb.UnloadModelRequest(model="missing/1")))).code == "NOT_FOUND"
+            assert (await rejection(admin.UnloadModel(pb.UnloadModelRequest(model="missing/1")))).code == "NOT_FOUND"
         async with authority.channel(server.port, authority.sign("other.example.com")) as channel:
             stub = pb_grpc.TranslationServiceStub(channel)
-            assert (await refusal(stub.Translate(request("A man.")))).reason == UNAUTHENTICATED
+            assert (await rejection(stub.Translate(request("A man.")))).reason == UNAUTHENTICATED
             await stub.Translate(request("A man."), metadata=bearer(SHOP))
 
 

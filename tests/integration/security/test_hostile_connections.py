@@ -25,7 +25,7 @@ from tests.integration.running_server import (
     RunningServer,
     bearer,
     listening_server,
-    refusal,
+    rejection,
     request,
     running_server,
     write_callers,
@@ -99,7 +99,7 @@ async def test_watchers_are_limited_per_host_and_in_total(tiny_model: Path) -> N
         first, second = watch(server), watch(server)
         assert await state(first) == await state(second) == SERVING
 
-        error = await refusal(watch(server).read())
+        error = await rejection(watch(server).read())
 
         assert error.code == "UNIMPLEMENTED"
         assert server.sample("dragoman_limit_rejections_total", limit="max_watchers") == 1
@@ -109,7 +109,7 @@ async def test_watchers_are_limited_per_host_and_in_total(tiny_model: Path) -> N
         assert await state(watch(server)) == SERVING
     async with running_server(tiny_model, grpc__max_watchers=1) as server:
         assert await state(watch(server)) == SERVING
-        assert (await refusal(watch(server).read())).code == "UNIMPLEMENTED"
+        assert (await rejection(watch(server).read())).code == "UNIMPLEMENTED"
 
 
 async def test_missing_message_ends_the_call(tiny_model: Path) -> None:
@@ -154,7 +154,7 @@ async def test_received_bytes_are_limited_per_caller(tiny_model: Path, callers_f
 
         admitted = [translate(GREEDY)]
         await server.until_sample(1, "dragoman_requests_in_flight", method="Translate")
-        error = await refusal(translate(GREEDY))
+        error = await rejection(translate(GREEDY))
         admitted.append(translate(FAIR))
         await server.until_sample(2, "dragoman_requests_in_flight", method="Translate")
 
@@ -176,7 +176,7 @@ async def test_only_translation_accepts_large_messages(server: RunningServer, *,
         else server.model_service.GetModel(pb.GetModelRequest(model=large))
     )
 
-    error = await refusal(call)
+    error = await rejection(call)
 
     assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["request"])
     assert server.sample("dragoman_limit_rejections_total", limit="max_control_message_bytes") == 1
@@ -192,7 +192,7 @@ async def test_idle_streams_are_limited_per_caller_and_end(tiny_model: Path, cal
         idle = [stream(GREEDY) for _ in range(3)]
         await server.until_sample(3, "dragoman_open_streams")
 
-        error = await refusal(stream(GREEDY).read())
+        error = await rejection(stream(GREEDY).read())
         fair = stream(FAIR)
         await fair.write(request("A man.", request_id="r"))
         answer = await fair.read()
@@ -200,7 +200,7 @@ async def test_idle_streams_are_limited_per_caller_and_end(tiny_model: Path, cal
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
         assert (answer.request_id, len(answer.translations)) == ("r", 1)
         assert len((await server.translate("A man.", metadata=FAIR)).translations) == 1
-        ended = [await refusal(call.read()) for call in idle]
+        ended = [await rejection(call.read()) for call in idle]
         assert {error.code for error in ended} == {"DEADLINE_EXCEEDED"}
         assert server.sample("dragoman_limit_rejections_total", limit="max_streams") == 1
         await server.until_sample(4, "dragoman_limit_rejections_total", limit="stream_idle_timeout_s")

@@ -25,7 +25,7 @@ from tests.integration.running_server import (
     RunningServer,
     bearer,
     caller_entry,
-    refusal,
+    rejection,
     running_server,
 )
 from tests.redis_server import RedisServer, redis_server
@@ -79,7 +79,7 @@ async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis
         for key, unit in ((ONCE, "0.001 requests/s"), (WORDS, "0.06 source tokens/min")):
             await translate(one, key)
 
-            error = await refusal(translate(other, key))
+            error = await rejection(translate(other, key))
 
             assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
             assert f"is limited to {unit}; retry in " in error.message
@@ -101,14 +101,14 @@ async def test_local_quotas_apply_while_the_store_is_unavailable(
         redis.stop()
 
         await translate(other)
-        assert (await refusal(translate(other))).reason == "RATE_LIMITED"
+        assert (await rejection(translate(other))).reason == "RATE_LIMITED"
         assert num_checks(other, "local") == 1
 
         redis.start()
         for server in (one, other):
             server.clock.advance(REFILL_S)
         await translate(one)
-        assert (await refusal(translate(other))).reason == "RATE_LIMITED"
+        assert (await rejection(translate(other))).reason == "RATE_LIMITED"
         assert (num_checks(one, "store"), num_checks(other, "store")) == (2, 1)
 
 
@@ -134,7 +134,7 @@ async def test_hanging_store_does_not_delay_calls(tiny_model: Path, url_file: Pa
     async with replica(tiny_model, url_file, timeout_s=0.05) as server:
         with redis.halted():
             await translate(server)
-            assert (await refusal(translate(server))).reason == "RATE_LIMITED"
+            assert (await rejection(translate(server))).reason == "RATE_LIMITED"
             await translate(server, WORDS)
 
         assert num_checks(server, "local") == 2

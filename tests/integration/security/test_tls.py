@@ -17,7 +17,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, request, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, rejection, request, running_server
 from tests.waiting import until
 
 FAST = {"tls__reload_interval_s": 0.01}
@@ -76,7 +76,7 @@ async def test_plain_text_and_other_authorities_are_rejected(encrypted: RunningS
         grpc.aio.insecure_channel(encrypted.target, options=OWN_CONNECTION),
         Authority().channel(encrypted.port),
     ):
-        assert (await refusal(translate(channel))).code == "UNAVAILABLE"
+        assert (await rejection(translate(channel))).code == "UNAVAILABLE"
 
 
 async def test_new_connections_use_the_new_certificate(
@@ -131,7 +131,7 @@ async def test_client_certificate_identifies_the_caller(
         await translate(authority.channel(mutual.port, client))
         async with authority.channel(mutual.port, client) as channel:
             unload = pb_grpc.ModelAdminServiceStub(channel).UnloadModel(pb.UnloadModelRequest(model="tiny/1"))
-            error = await refusal(unload)
+            error = await rejection(unload)
 
     assert [record["caller"] for record in records if record["event"] == "request"] == [caller] * 2
     assert (error.code, error.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")
@@ -142,7 +142,7 @@ async def test_clients_without_a_certificate_or_with_a_foreign_one_are_rejected(
     mutual: RunningServer, authority: Authority
 ) -> None:
     for client in (None, Authority().sign("shop.example.com", common_name="shop")):
-        assert (await refusal(translate(authority.channel(mutual.port, client)))).code == "UNAVAILABLE"
+        assert (await rejection(translate(authority.channel(mutual.port, client)))).code == "UNAVAILABLE"
 
 
 async def test_replaced_client_authority_is_enforced(
@@ -158,7 +158,7 @@ async def test_replaced_client_authority_is_enforced(
                 await translate(authority.channel(mutual.port, other.sign("shop")))
                 break
 
-    assert (await refusal(translate(authority.channel(mutual.port, authority.sign("shop"))))).code == "UNAVAILABLE"
+    assert (await rejection(translate(authority.channel(mutual.port, authority.sign("shop"))))).code == "UNAVAILABLE"
 
 
 async def test_mismatched_key_prevents_startup(tiny_model: Path, files: ServerFiles, authority: Authority) -> None:

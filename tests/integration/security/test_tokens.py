@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.errors import ConfigError
-from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, refusal, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, rejection, running_server
 from tests.waiting import until
 
 ISSUER = "https://login.example.com"
@@ -55,11 +55,11 @@ async def translate(server: RunningServer, metadata: tuple[Any, ...]) -> Any:
 async def test_scopes_grant_permissions_to_tokens(tiny_model: Path, keys: Path) -> None:
     async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
         assert (await translate(server, bearer("translate"))).translations
-        denied = await refusal(translate(server, bearer("admin")))
-        expired = await refusal(translate(server, bearer("translate", exp=time.time() - 60)))
-        nobody = await refusal(translate(server, ()))
+        denied = await rejection(translate(server, bearer("admin")))
+        expired = await rejection(translate(server, bearer("translate", exp=time.time() - 60)))
+        nobody = await rejection(translate(server, ()))
         unload = pb.UnloadModelRequest(model="tiny/1")
-        kept = await refusal(server.admin.UnloadModel(unload, metadata=bearer("translate")))
+        kept = await rejection(server.admin.UnloadModel(unload, metadata=bearer("translate")))
 
     assert [denied.code, kept.code] == ["PERMISSION_DENIED"] * 2
     assert [expired.code, nobody.code] == ["UNAUTHENTICATED"] * 2
@@ -72,9 +72,9 @@ async def test_listed_subject_has_its_quota(tiny_model: Path, keys: Path, tmp_pa
     callers.write_text(LISTED, encoding="utf-8")
     async with running_server(tiny_model, access__jwks=str(keys), access__callers_file=callers, **TOKENS) as server:
         await translate(server, bearer("translate", "admin"))
-        limited = await refusal(translate(server, bearer("translate")))
+        limited = await rejection(translate(server, bearer("translate")))
         unload = pb.UnloadModelRequest(model="tiny/1")
-        denied = await refusal(server.admin.UnloadModel(unload, metadata=bearer("admin", "translate")))
+        denied = await rejection(server.admin.UnloadModel(unload, metadata=bearer("admin", "translate")))
 
     assert (limited.code, limited.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
     assert "caller 'shop'" in limited.message
@@ -84,7 +84,7 @@ async def test_listed_subject_has_its_quota(tiny_model: Path, keys: Path, tmp_pa
 async def test_changed_provider_keys_apply_without_restart(tiny_model: Path, keys: Path) -> None:
     new = bearer("translate", key=NEW_KEY, key_id="new")
     async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
-        assert "an unknown key" in (await refusal(translate(server, new))).message
+        assert "an unknown key" in (await rejection(translate(server, new))).message
 
         keys.write_text(key_set(new=NEW_KEY), encoding="utf-8")
         async with asyncio.timeout(TEST_TIMEOUT_S):
@@ -92,7 +92,7 @@ async def test_changed_provider_keys_apply_without_restart(tiny_model: Path, key
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await translate(server, new)
                     break
-        assert "an unknown key" in (await refusal(translate(server, bearer("translate")))).message
+        assert "an unknown key" in (await rejection(translate(server, bearer("translate")))).message
 
         keys.write_text("{}", encoding="utf-8")
         await server.until_sample(1, "dragoman_callers_reload_failures_total")

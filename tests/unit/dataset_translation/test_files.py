@@ -175,15 +175,15 @@ def test_parquet_is_split_within_row_groups_and_rejects_invalid_strings(tmp_path
         ("in.parquet", b"PAR1", {}, "expected a Parquet file"),
     ],
 )
-def test_unusable_input_is_refused(
+def test_unusable_input_is_rejected(
     tmp_path: Path, name: str, content: bytes, changes: dict[str, Any], message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(DatasetError) as refused:
+    with pytest.raises(DatasetError) as rejected:
         translated(tmp_path / name, tmp_path / "out", **changes)
 
-    assert message in str(refused.value)
+    assert message in str(rejected.value)
 
 
 @pytest.mark.parametrize(

@@ -70,23 +70,23 @@ def answers(response: Any) -> Behaviour:
     return lambda request, context: iter(response) if isinstance(response, list) else response
 
 
-def refuses(code: grpc.StatusCode, reason: str = "", *details: Any, pushback_ms: int | None = None) -> Behaviour:
+def rejects(code: grpc.StatusCode, reason: str = "", *details: Any, pushback_ms: int | None = None) -> Behaviour:
     """End with an error: with a reason, that of a Dragoman server; `pushback_ms` is the retry delay, -1 forbids one."""
     status = status_of(code, reason, *details)
     trailer: list[tuple[str, str | bytes]] = [("grpc-status-details-bin", status.SerializeToString())]
     if pushback_ms is not None:
         trailer.append(("grpc-retry-pushback-ms", str(pushback_ms)))
 
-    def refuse(request: Any, context: Any) -> Any:
+    def reject(request: Any, context: Any) -> Any:
         context.set_trailing_metadata(trailer)
-        context.abort(code, "refused")
+        context.abort(code, "rejected")
 
-    return refuse
+    return reject
 
 
 def status_of(code: grpc.StatusCode, reason: str = "", *details: Any, **info: Any) -> status_pb2.Status:
     """Return a status with details; with a reason, an ErrorInfo with fields `info` is the first."""
-    status = status_pb2.Status(code=code.value[0], message="refused")
+    status = status_pb2.Status(code=code.value[0], message="rejected")
     if reason:
         details = (error_details_pb2.ErrorInfo(**{"reason": reason, "domain": "dragoman", **info}), *details)
     for detail in details:
@@ -109,7 +109,7 @@ def document_until(is_cancelled: threading.Event) -> Behaviour:
     return translate
 
 
-def stream_that_refuses(request_id: str) -> Behaviour:
+def stream_that_rejects(request_id: str) -> Behaviour:
     """Answer each request of a stream, the one with this id with an error."""
     status = status_of(grpc.StatusCode.INVALID_ARGUMENT)
 

@@ -19,7 +19,7 @@ from tests.unit.proto.scripted_server import (
     EN_DE,
     ScriptedService,
     document_until,
-    stream_that_refuses,
+    stream_that_rejects,
     text_request,
 )
 
@@ -100,7 +100,7 @@ def test_closing_the_generator_of_a_document_cancels_its_call(client: Any, servi
 async def test_closing_a_stream_stops_its_asynchronous_requests(
     async_client: AsyncTranslationClient, service: ScriptedService
 ) -> None:
-    service.script.append(stream_that_refuses("none"))
+    service.script.append(stream_that_rejects("none"))
     is_stopped = asyncio.Event()
 
     async def requests() -> AsyncIterator[TranslationRequest]:
@@ -118,7 +118,7 @@ async def test_closing_a_stream_stops_its_asynchronous_requests(
 
 
 def test_exception_of_the_requests_is_raised_after_the_answers(client: Any, service: ScriptedService) -> None:
-    service.script.append(stream_that_refuses("none"))
+    service.script.append(stream_that_rejects("none"))
 
     def requests() -> Iterator[TranslationRequest]:
         yield text_request("one")
@@ -133,7 +133,7 @@ def test_exception_of_the_requests_is_raised_after_the_answers(client: Any, serv
 
 
 def test_request_that_cannot_be_sent_raises_its_error(client: Any, service: ScriptedService) -> None:
-    service.script.append(stream_that_refuses("none"))
+    service.script.append(stream_that_rejects("none"))
     requests = [text_request("one"), TranslationRequest(texts="not a list", target_language="de")]
 
     with pytest.raises(TypeError, match="texts"):

@@ -24,7 +24,7 @@ from dragoman.client.errors import (
 )
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import RESPONSE, RESULT
-from tests.unit.proto.scripted_server import EN_DE, Connect, ScriptedService, answers, refuses, running
+from tests.unit.proto.scripted_server import EN_DE, Connect, ScriptedService, answers, rejects, running
 
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
 FAST = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01))
@@ -108,7 +108,7 @@ def test_setting_out_of_range_is_rejected(settings: Any, name: str, value: float
 def test_pushback_of_the_server_replaces_the_backoff(
     target: str, service: ScriptedService, connect: Connect, code: grpc.StatusCode
 ) -> None:
-    service.script += [*[refuses(code, pushback_ms=1)] * 3, answers(RESPONSE)]
+    service.script += [*[rejects(code, pushback_ms=1)] * 3, answers(RESPONSE)]
 
     with connect(target, channel=SLOW) as client:
         assert client.translate(["One."], **EN_DE) == RESULT
@@ -127,7 +127,7 @@ def test_call_fails_after_the_last_attempt(
     settings: ChannelSettings,
     num_attempts: int,
 ) -> None:
-    service.script += [refuses(code)] * 10
+    service.script += [rejects(code)] * 10
 
     with connect(target, channel=settings) as client, pytest.raises(DragomanError) as caught:
         client.list_models()
@@ -140,7 +140,7 @@ def test_server_can_forbid_retries_and_still_send_a_delay(
     target: str, service: ScriptedService, connect: Connect, reason: str, error: type[DragomanError]
 ) -> None:
     delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=600))
-    service.script.append(refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, delay, pushback_ms=-1))
+    service.script.append(rejects(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, delay, pushback_ms=-1))
 
     with connect(target, channel=FAST) as client, pytest.raises(error) as caught:
         client.translate(["One."], **EN_DE)
@@ -149,7 +149,7 @@ def test_server_can_forbid_retries_and_still_send_a_delay(
 
 
 def test_document_is_retried_before_its_first_sentence(target: str, service: ScriptedService, connect: Connect) -> None:
-    service.script += [refuses(grpc.StatusCode.UNAVAILABLE), answers([])]
+    service.script += [rejects(grpc.StatusCode.UNAVAILABLE), answers([])]
 
     with connect(target, channel=FAST) as client:
         assert list(client.translate_document("One.", **EN_DE)) == []

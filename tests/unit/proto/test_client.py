@@ -30,8 +30,8 @@ from tests.unit.proto.scripted_server import (
     ScriptedService,
     answers,
     document_until,
-    refuses,
-    stream_that_refuses,
+    rejects,
+    stream_that_rejects,
     text_request,
 )
 
@@ -110,7 +110,7 @@ def test_models_are_managed_and_changes_are_not_retried(
     admin: Any,
     service: ScriptedService,
 ) -> None:
-    service.script += [answers(response), refuses(grpc.StatusCode.UNAVAILABLE), answers(response)]
+    service.script += [answers(response), rejects(grpc.StatusCode.UNAVAILABLE), answers(response)]
 
     assert getattr(admin, method)(*arguments) == expected
     with pytest.raises(UnavailableError):
@@ -130,7 +130,7 @@ def test_label_is_set_for_a_version_and_removed_from_a_name(admin: Any, service:
 
 
 def test_failed_request_of_a_stream_does_not_end_the_stream(client: Any, service: ScriptedService) -> None:
-    service.script.append(stream_that_refuses("bad"))
+    service.script.append(stream_that_rejects("bad"))
 
     by_id = {answer.request_id: answer for answer in client.translate_stream(map(text_request, ("one", "bad", "two")))}
 
@@ -154,7 +154,7 @@ def test_deadline_of_call_overrides_deadline_of_client(
 def test_documents_and_streams_have_a_deadline_only_if_one_is_given(
     target: str, service: ScriptedService, connect: Connect, of_client: float | None, expected: float | None
 ) -> None:
-    service.script += [stream_that_refuses("none")]
+    service.script += [stream_that_rejects("none")]
 
     with connect(target, timeout_s=of_client) as client:
         list(client.translate_stream(map(text_request, ("one",))))
@@ -184,7 +184,7 @@ def test_passed_deadline_raises_its_own_error(client: Any, service: ScriptedServ
 def test_invalid_request_names_the_fields_and_is_not_retried(client: Any, service: ScriptedService) -> None:
     detail = error_details_pb2.BadRequest()
     detail.field_violations.add(field="options.beam_size", description="is 0, must be 1 to 16")
-    service.script.append(refuses(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", detail))
+    service.script.append(rejects(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", detail))
 
     with pytest.raises(InvalidFieldError) as caught:
         client.translate(["One."], options=DecodingOptions(beam_size=0), request_id="r-1", **EN_DE)

@@ -19,8 +19,8 @@ def test_error_keeps_the_status(code: grpc.StatusCode) -> None:
     error = errors.error_from_status(status_of(code), "r-1")
 
     assert type(error) is errors.CODE_CLASSES.get(code, errors.ServerError)
-    assert (error.code, error.message, error.request_id) == (code, "refused", "r-1")
-    assert str(error) == f"{code.name}: refused (request r-1)"
+    assert (error.code, error.message, error.request_id) == (code, "rejected", "r-1")
+    assert str(error) == f"{code.name}: rejected (request r-1)"
     assert (error.reason, error.metadata, error.field_violations, error.retry_after_s) == ("", {}, (), None)
 
 

@@ -18,7 +18,7 @@ from dragoman.client import TranslationClient
 from dragoman.documents.file_translator import plan_files, translate_file
 from dragoman.documents.formats import ReadOptions
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.scripted_server import Behaviour, ScriptedService, refuses, running
+from tests.unit.proto.scripted_server import Behaviour, ScriptedService, rejects, running
 
 _TIMEOUT_S = 60.0
 _LINES = [f"This is line number {number}." for number in range(200)]
@@ -50,19 +50,19 @@ def echo_server(
         yield target, service
 
 
-def refuses_text_with(
+def rejects_text_with(
     part: str, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT, reason: str = "INVALID_FIELD"
 ) -> Behaviour:
     """End each call with a text that contains `part` with an error of this text."""
 
-    def refuse(request: pb.TranslateRequest, context: Any) -> None:
+    def reject(request: pb.TranslateRequest, context: Any) -> None:
         for index, text in enumerate(request.texts):
             if part in text:
-                violation = error_details_pb2.BadRequest.FieldViolation(field=f"texts[{index}]", description="refused")
+                violation = error_details_pb2.BadRequest.FieldViolation(field=f"texts[{index}]", description="rejected")
                 details = error_details_pb2.BadRequest(field_violations=[violation])
-                refuses(code, reason, details)(request, context)
+                rejects(code, reason, details)(request, context)
 
-    return refuse
+    return reject
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_killed_run_resumes_from_its_journal(source: Path, tmp_path: Path) -> No
 
 def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "target.txt"
-    with echo_server(before=refuses_text_with(_LINES[7])) as (target, _):
+    with echo_server(before=rejects_text_with(_LINES[7])) as (target, _):
         assert translate(target, "--input", source, "--output", output) == 1
     with echo_server(str.upper) as (target, service):
         assert translate(target, "--input", source, "--output", output, "--beam-size", "2") == 0
@@ -117,17 +117,17 @@ def test_journal_is_ignored_after_options_have_changed(source: Path, tmp_path: P
     assert output.read_text() == source.read_text().upper()
 
 
-_REFUSED = 'One <g id="1">man</g>.'
+_REJECTED = 'One <g id="1">man</g>.'
 
 
 @pytest.mark.parametrize(
     ("before", "sent_again"),
     [
-        (refuses_text_with("<g"), [_REFUSED]),
-        (refuses_text_with("<g", grpc.StatusCode.INTERNAL, "ENGINE_FAILED"), [_REFUSED]),
+        (rejects_text_with("<g"), [_REJECTED]),
+        (rejects_text_with("<g", grpc.StatusCode.INTERNAL, "ENGINE_FAILED"), [_REJECTED]),
         (lambda request, context: None, []),
     ],
-    ids=["text is refused", "text fails", "markup is lost"],
+    ids=["text is rejected", "text fails", "markup is lost"],
 )
 def test_failed_segment_keeps_its_source_and_is_reported(
     before: Behaviour, sent_again: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -205,16 +205,16 @@ def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pyte
 
 def test_batch_waits_for_an_overloaded_server(source: Path, tmp_path: Path) -> None:
     delay = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7))
-    refuse = refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", delay, pushback_ms=-1)
+    reject = rejects(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", delay, pushback_ms=-1)
     numbers = itertools.count()
 
-    def refuse_first(request: Any, context: Any) -> None:
+    def reject_first(request: Any, context: Any) -> None:
         if next(numbers) == 0:
-            refuse(request, context)
+            reject(request, context)
 
     (plan,) = plan_files([source], tmp_path / "out.txt", ReadOptions(target_language="de"))
     pauses: list[float] = []
-    with echo_server(str.upper, refuse_first) as (target, _), TranslationClient(target) as client:
+    with echo_server(str.upper, reject_first) as (target, _), TranslationClient(target) as client:
         outcome = translate_file(client, plan, {"target_language": "de"}, progress=lambda _: None, pause=pauses.append)
 
     assert (pauses, outcome.failures) == ([7.0], [])
@@ -222,7 +222,7 @@ def test_batch_waits_for_an_overloaded_server(source: Path, tmp_path: Path) -> N
 
 
 def test_unavailable_server_ends_the_run(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with echo_server(before=refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)) as (target, _):
+    with echo_server(before=rejects(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)) as (target, _):
         assert translate(target, "--input", source, "--output", tmp_path / "out.txt") == 1
 
     assert "UNAVAILABLE" in capsys.readouterr().err
