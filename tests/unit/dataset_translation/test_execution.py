@@ -17,5 +17,5 @@ def test_unreachable_cluster_is_reported_at_once(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{bound.getsockname()[1]}")
         results = translate_blocks([], object.__new__(ServerSpec), columns, tmp_path, num_workers=1)
 
-        with pytest.raises(DatasetError, match=r"RAY_ADDRESS.*running cluster.*rejected"):
+        with pytest.raises(DatasetError, match=r"RAY_ADDRESS.*running cluster.*refused"):
             next(results)

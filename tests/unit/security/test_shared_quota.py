@@ -124,7 +124,7 @@ async def test_lost_store_is_logged_once_and_retried(store: SharedBuckets, clock
         await replica.take(1)
 
     assert [(record["log_level"], record.get("reason")) for record in records] == [
-        ("warning", "ConnectionError: rejected"),
+        ("warning", "ConnectionError: refused"),
         ("info", None),
     ]
     assert store.num_asked == 4
