@@ -23,7 +23,7 @@ from dragoman_service.file_translation.jobs import DocumentJobs
 from dragoman_service.file_translation.store import DocumentStore
 from dragoman_service.grpc_api.server import GrpcServer
 from dragoman_service.http_api.application import ErrorForm, protected_app
-from dragoman_service.http_api.index import index_route
+from dragoman_service.http_api.index import with_index
 from dragoman_service.http_api.monitoring import monitoring_routes
 from dragoman_service.http_api.playground import playground_routes
 from dragoman_service.http_api.routes import TranslationApi
@@ -89,17 +89,16 @@ def http_servers(
         routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
-        routes = [*monitoring, *routes]
-        routes = [index_route(routes, models), *routes]
+        routes = with_index([*monitoring, *routes], models)
         return [HttpServer(http, protected_app(routes, http, error_forms), tls=encryption)]
     monitoring_http = http.of_monitoring()
-    monitoring = [index_route(monitoring, models), *monitoring]
+    monitoring = with_index(monitoring, models)
     metrics_server = HttpServer(
         monitoring_http, protected_app(monitoring, monitoring_http), setting="http.metrics_port"
     )
     if not routes:
         return [metrics_server]
-    routes = [index_route(routes, models), *routes]
+    routes = with_index(routes, models)
     return [HttpServer(http, protected_app(routes, http, error_forms), tls=encryption), metrics_server]
 
 

@@ -154,7 +154,7 @@ def _environment_entries(environment: Mapping[str, str]) -> Iterator[_Entry]:
 
 
 def _is_setting(name: str) -> bool:
-    # A section and one underscore is a misspelt setting. Other names are those of clients, tools and Services.
+    # A section and one underscore is a misspelt setting. Other names belong to clients, tools and Services.
     return "." in name or name.partition("_")[0] in Settings.model_fields
 
 

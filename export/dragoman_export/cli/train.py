@@ -140,7 +140,7 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--normalization", metavar="RULE", help=rule_help)
     characters_help = (
         "Characters that each have a piece in a learned vocabulary. Default: Latin letters, punctuation, currency and "
-        "common signs for text in Latin letters and at least 4000 pieces, otherwise those of the text."
+        "common signs for text in Latin letters and at least 4000 pieces, otherwise none: the text decides."
     )
     parser.add_argument("--required-characters", metavar="TEXT", help=characters_help)
     type_help = "Type of a learned vocabulary. Default: unigram."

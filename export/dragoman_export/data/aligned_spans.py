@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dragoman_export.data.lexicon import Translations
 
 WORD = re.compile(r"[^\W_]\w*(?:\.\w+)*")
+END = re.compile(r"(?<=[\w)\"'“”»⟧⟫])[.!?]$")  # the mark that ends a sentence
 _MIN_LETTERS = 3  # of a translated word
 # sentence-initial words that exist in both languages with different meanings, or are not names
 _FIRST_WORDS = frozenset(
@@ -45,6 +46,12 @@ def translated_words(source: str, target: str, translations: Translations) -> li
 
 def _words(text: str) -> Iterator[Range]:
     return (match.span() for match in WORD.finditer(text))
+
+
+def common_end(source: str, target: str) -> str:
+    """Return the mark that ends both sides; empty if they end differently."""
+    ends = END.search(source), END.search(target)
+    return ends[0][0] if ends[0] and ends[1] and ends[0][0] == ends[1][0] else ""
 
 
 def replaced(text: str, spans: Sequence[Range], pieces: Sequence[str]) -> str:

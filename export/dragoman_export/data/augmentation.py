@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from random import Random
 
-from dragoman_export.data.aligned_spans import WORD, Aligned, by_spelling, copied_words, replaced, translated_words
+from dragoman_export.data.aligned_spans import (
+    END,
+    WORD,
+    Aligned,
+    by_spelling,
+    common_end,
+    copied_words,
+    replaced,
+    translated_words,
+)
 from dragoman_export.data.lexicon import Translations, learn_translations
 from dragoman_export.data.variation import (
     single_word,
@@ -36,7 +45,6 @@ _LEXICON_PAIRS = 200_000  # pairs from which translations are learned, spread ov
 _PROTECTION = compile_protection(ProtectionOptions(), ())
 _MARK = re.compile(r"⟦\d+⟧")
 _QUOTED = re.compile(r"[\"“„»«]([^\"“”„»«]+)[\"“”«»]|\(([^()]+)\)")
-_END = re.compile(r"(?<=[\w)\"'“”»⟧⟫])[.!?]$")
 _LITERAL = re.compile(r"`|://|@|\\")  # text that must keep its case
 
 
@@ -95,10 +103,8 @@ def augment(
             source, target = source.upper(), target.upper()
         else:
             source = " ".join(word[:1].upper() + word[1:] for word in source.split(" "))
-    if random.random() < config.full_stops:
-        ends = _END.search(source), _END.search(target)
-        if ends[0] and ends[1] and ends[0][0] == ends[1][0]:
-            source, target = source[:-1], target[:-1]
+    if random.random() < config.full_stops and common_end(source, target):
+        source, target = source[:-1], target[:-1]
     if _is_drawn(config.symbols, random):
         source, target = with_symbols(source, target, random)
     return source, target
@@ -188,7 +194,7 @@ def _protected_copies(source: str, target: str) -> list[Aligned]:
 
 
 def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
-    ends = [match.start() if (match := _END.search(text)) else len(text) for text in (source, target)]
+    ends = [match.start() if (match := END.search(text)) else len(text) for text in (source, target)]
     places = {match[0]: match.span() for match in _MARK.finditer(target)}
     marks = [Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]
     candidates = [*copied_words(source, target), *marks, Aligned((0, ends[0]), (0, ends[1]))]

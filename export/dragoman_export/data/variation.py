@@ -12,7 +12,14 @@ single words    euros                        Euro
 import re
 from random import Random
 
-from dragoman_export.data.aligned_spans import Aligned, by_spelling, copied_words, replaced, translated_words
+from dragoman_export.data.aligned_spans import (
+    Aligned,
+    by_spelling,
+    common_end,
+    copied_words,
+    replaced,
+    translated_words,
+)
 from dragoman_export.data.lexicon import Translations
 
 _NUMBER = re.compile(r"(?<![\w.,:/'⟦⟪-])\d+(?:[.,]\d+)*(?![\w:/⟧⟫-]|[.,]\d)")
@@ -125,7 +132,6 @@ _MARKERS = (
 _ENDS = ("→", "✓", "✗", "★", "*", "**", "[1]", "(2)", "|", "^", "©", "®", "↑", "…")
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"), ("*", "*"), ("**", "**"), ("_", "_"), ("~", "~"), ("|", "|"))
 
-_END = re.compile(r"(?<=[\w)\"'“”»⟧⟫])[.!?]$")
 _STATEMENT_ENDS = ("...", "…", "!", "!!", "!!!", ":", ";", " :)", " ;)", " 🙂", " –")
 _QUESTION_ENDS = ("??", "???", "?!", "...?", " …?", "? :)", "? 🙂")
 
@@ -187,10 +193,10 @@ def with_symbols(source: str, target: str, random: Random) -> tuple[str, str]:
 
 def with_ending(source: str, target: str, random: Random) -> tuple[str, str]:
     """Return the pair with another end, such as `?!` or an ellipsis, if both sides end with the same mark."""
-    ends = _END.search(source), _END.search(target)
-    if not (ends[0] and ends[1] and ends[0][0] == ends[1][0]):
+    mark = common_end(source, target)
+    if not mark:
         return source, target
-    end = random.choice(_QUESTION_ENDS if ends[0][0] == "?" else _STATEMENT_ENDS)
+    end = random.choice(_QUESTION_ENDS if mark == "?" else _STATEMENT_ENDS)
     return source[:-1] + end, target[:-1] + end
 
 

@@ -148,7 +148,7 @@ def origin_of(url: str) -> str:
 
 
 def _name_of(host: str) -> str:
-    # Of a host with or without a port.
+    # `host` may have a port.
     bracketed, _, _ = host.partition("]")
     return bracketed[1:] if host.startswith("[") else host.partition(":")[0].lower().rstrip(".")
 

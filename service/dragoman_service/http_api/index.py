@@ -30,8 +30,8 @@ _HEADERS = {
 }
 
 
-def index_route(routes: list[Route], models: ModelRepository) -> Route:
-    """Return the route of `/`, with links to those of its pages that are among `routes`."""
+def with_index(routes: list[Route], models: ModelRepository) -> list[Route]:
+    """Return the routes of a port and a route of `/` with links to them."""
     paths = {route.path for route in routes}
     links = {name: path for name, path in _LINKS.items() if path in paths}
 
@@ -49,7 +49,7 @@ def index_route(routes: list[Route], models: ModelRepository) -> Route:
             return Response(_page(content), media_type="text/html", headers=_HEADERS)
         return Response(to_json(content), media_type=JSON_MEDIA_TYPE, headers=_HEADERS)
 
-    return Route("/", answer, methods=["GET"])
+    return [Route("/", answer, methods=["GET"]), *routes]
 
 
 def _page(content: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ def _public_url(value: str) -> str:
 
 
 class HttpSettings(SettingsSection):
-    """Address of the HTTP server: metrics, probes and the API as JSON. The limits on calls are those of `grpc`."""
+    """Address of the HTTP server: metrics, probes and the API as JSON. The limits on calls are in `grpc`."""
 
     host: str = "127.0.0.1"
     """Address to listen on: `0.0.0.0` for all IPv4 interfaces, `::` for IPv4 and IPv6. Metrics and probes are

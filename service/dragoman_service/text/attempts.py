@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from dragoman_service.datatypes import SegmentResult, SentenceAlignment, Span, TranslationWarning, WarningKind
 from dragoman_service.text.candidates import Candidate
+from dragoman_service.text.casing import is_irregular
 from dragoman_service.text.plans import TextPart
-from dragoman_service.text.repair import is_irregular
 
 # Confidence of a copied word that needs no warning. Words of the bundled models that are the same in both languages,
 # such as `Computer`, have 0.4 or more; untranslated ones, such as `Undo`, have up to 0.3.

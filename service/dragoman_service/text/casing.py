@@ -44,6 +44,7 @@ _WITHOUT_VOWELS = frozenset({"bs", "cs", "cy", "hr", "mk", "sh", "sk", "sl", "sr
 _TURKIC = frozenset({"az", "tr"})
 _TO_TURKIC_LOWER = str.maketrans({"I": "ı", "İ": "i"})
 
+_IRREGULAR = re.compile(r"[A-Z]{2}[a-z]{2,}|[A-Za-z][a-z]{2,}[A-Z]")  # `HAllo`, `HallO`
 _CONSONANTS = re.compile(r"[BCDFGHJKLMNPQRSTVWXZ]{3,8}+")
 _INITIAL_CONSONANTS = re.compile(r"CH[LR]|KNR|PF[LR]|PHR|T?SCH[LMNRW]?|SCR|SHR|SKR|SPH|SPL|SPR|STR|THR|WHR|ZWR")
 
@@ -358,6 +359,11 @@ def _is_name(word: str, subtag: str) -> bool:
 
 def _is_english_i(word: str, subtag: str) -> bool:
     return subtag == "en" and _PARTS.split(word, maxsplit=1)[0] == "I"
+
+
+def is_irregular(word: str) -> bool:
+    """Return whether the capitals of a word are a slip, as in `HAllo` and `HallO`."""
+    return _IRREGULAR.fullmatch(word) is not None
 
 
 def is_acronym(word: str, subtag: str) -> bool:

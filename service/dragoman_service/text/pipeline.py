@@ -26,6 +26,7 @@ from dragoman_service.request import AttentionDetail, TextFormat
 from dragoman_service.text.alignment import Weights, align, alignment_layer, head_average, shifted
 from dragoman_service.text.attempts import Attempt, Chosen, attempt_warnings
 from dragoman_service.text.candidates import Candidate, CandidateReader
+from dragoman_service.text.casing import is_irregular
 from dragoman_service.text.documents import PlannedSentence, document_sentences, untranslated_warning
 from dragoman_service.text.hypotheses import (
     best_combinations,
@@ -47,7 +48,7 @@ from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_uni
 from dragoman_service.text.planning import TextPlanner
 from dragoman_service.text.plans import ModelText, TextPart, TextPlan
 from dragoman_service.text.quotation import localized_marks
-from dragoman_service.text.repair import Repair, is_irregular, part_unit, plan_repair, repaired_search
+from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
 from dragoman_service.text.segmentation import Joined, join
 
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text

@@ -102,10 +102,10 @@ class TextPlanner:
         self._separator = separator_between(request.source_language, request.target_language)
         self._glossary = glossary
         protection = request.options.protection
-        # Whether an ordinary text has no spans but abbreviations.
+        # Then the only protected spans of an ordinary text are abbreviations.
         has_own_spans = protection.patterns or protection.enabled_kinds or request.options.terms or glossary
         self._has_short_path = not has_own_spans
-        self._known = self._tokenizer.readable[request.source_language]
+        self._known = self._tokenizer.readable[primary_language(request.source_language)]
         self._segments = SegmentBuilder(request, model=model, search=search, has_attention=has_attention)
         self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False

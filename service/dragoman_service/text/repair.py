@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
 from dragoman_service.text.candidates import Candidate
-from dragoman_service.text.casing import lowered_words
+from dragoman_service.text.casing import is_irregular, lowered_words
 from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.number_values import numbers_in
 from dragoman_service.text.placeholders.text_units import TextUnit
@@ -23,7 +23,6 @@ _PROTECTED = frozenset(
     )
 )
 
-_IRREGULAR = re.compile(r"[A-Z]{2}[a-z]{2,}|[A-Za-z][a-z]{2,}[A-Z]")  # `HAllo`, `HallO`
 _WORD = re.compile(r"[^\W\d_]+")
 _BEFORE_NUMBER = re.compile(r"(?<![\w-])(?:[A-ZÄÖÜ]{2,8} )?(?:\d{1,20}-){0,4}\Z")
 _AFTER_NUMBER = re.compile(r"(?:-\d{1,20}){1,4}(?!\w)")
@@ -79,11 +78,6 @@ def plan_repair(
         recased=recased or "",
         inserts_placeholders=WarningKind.PLACEHOLDER_LOST in kinds,
     )
-
-
-def is_irregular(word: str) -> bool:
-    """Return whether the capitals of a word are a slip, as in `HAllo` and `HallO`."""
-    return _IRREGULAR.fullmatch(word) is not None
 
 
 def repaired_search(search: SearchConfig, repair: Repair, *, byte_ids: frozenset[int]) -> SearchConfig:

@@ -145,10 +145,11 @@ class Translator:
             result = await self._translate_by_pivot(route, context, usage)
         else:
             result = await self._translate_directly(checked, context, usage)
-        translations = tuple(
-            replace(each, is_unchanged=index in in_target) for index, each in enumerate(result.translations)
-        )
-        result = replace(result, translations=translations, detected_language=detected)
+        if detected:
+            translations = tuple(
+                replace(each, is_unchanged=index in in_target) for index, each in enumerate(result.translations)
+            )
+            result = replace(result, translations=translations, detected_language=detected)
         usage.add_result(result)
         return result
 
@@ -361,8 +362,10 @@ class Translator:
         name = usage.model = f"{model.name}/{model.version}"
         search = fit_to_model(checked.search, request.options, model, name=name, has_attention=model.has_attention)
         glossary: TermMatcher | None = None
-        if name := request.options.glossary:
-            glossary = self._glossaries.matcher(name, request.source_language, request.target_language)
+        if request.options.glossary:
+            glossary = self._glossaries.matcher(
+                request.options.glossary, request.source_language, request.target_language
+            )
         has_attention = model.has_attention
         return model, TextPipeline(
             request, model=model, search=search, budget=budget, has_attention=has_attention, glossary=glossary

@@ -17,7 +17,7 @@ from tests.integration.real_process import START_S, STOP_S, get, process, wait_f
 pytestmark = pytest.mark.slow
 
 HUGE = 1_200_000_000  # floats: 4.5 GiB
-LOAD_TIMEOUT_S = 10.0  # of the endless model; the good one loads beside it, also on a loaded machine
+LOAD_TIMEOUT_S = 10.0  # of the endless model; the good one loads at the same time, also on a loaded machine
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
 
 

@@ -67,6 +67,15 @@ def sources(pipeline: TextPipeline) -> list[list[str]]:
     return [[source_text(part.segment) for part in plan.parts] for plan in pipeline.plan()]
 
 
+def test_regions_of_a_language_share_the_characters_that_are_known_to_be_readable() -> None:
+    model = FakeModel()
+    for tag in ("en", "en-GB", "en-us", "EN-x-1"):
+        request = TranslationRequest(texts=("Dé ja.",), source_language=tag, target_language="de")
+        TextPipeline(request, model=model, search=ANY_LENGTH).plan()
+
+    assert list(model.tokenizer.readable) == ["en"]
+
+
 def searches(pipeline: TextPipeline) -> list[SearchConfig]:
     return [part.segment.search for plan in pipeline.plan() for part in plan.parts]
 

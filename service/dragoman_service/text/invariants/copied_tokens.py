@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from dragoman_service.datatypes import Span, WarningKind
-from dragoman_service.text.casing import is_acronym
+from dragoman_service.text.casing import is_acronym, is_irregular
 from dragoman_service.text.casing_words import BRANDS
 from dragoman_service.text.invariants.violations import MASK, MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
 
@@ -33,7 +33,6 @@ _MAX_SEARCHES = 64  # of tokens that are not a word of the target
 
 # `GitHub`, `McDonald`, `iPhone`
 _INNER_CAPITAL = re.compile(r"[a-zß-öø-ÿ][A-ZÀ-ÖØ-Þ]")
-_SLIP = re.compile(r"[A-Za-z][a-z]{2,}[A-Z]")  # `HallO`
 _WORD = re.compile(r"\w++")
 # fmt: off
 # Words with an inner capital that are translated, and units.
@@ -203,7 +202,7 @@ def _names(texts: Texts, unknown: frozenset[str]) -> Iterator[Span]:
             and _INNER_CAPITAL.search(word)
             and word.isalpha()
             and word not in _TRANSLATED_NAMES
-            and not _SLIP.fullmatch(word)
+            and not is_irregular(word)
             and not (is_german and _GERMAN_WORD.fullmatch(word))
             and not _is_in_identifier(texts.source, match)
         ):
@@ -242,7 +241,7 @@ def _missing_acronyms(texts: Texts) -> Iterator[Violation]:
     for match in islice(_ACRONYM.finditer(texts.source), MAX_VIOLATIONS):
         word = match["word"]
         folded = folded or texts.target.casefold()
-        if word.isupper() and word.casefold() not in folded and not _may_be_translated(word, texts):
+        if word.casefold() not in folded and not _may_be_translated(word, texts):
             span = Span(start=match.start(), end=match.end())
             detail = f"{quoted(match[0])} is missing"
             yield Violation(kind=WarningKind.NAME_CHANGED, detail=detail, source=span, target=None)

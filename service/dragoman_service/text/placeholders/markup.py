@@ -167,10 +167,13 @@ def _with_superscripts(text: str, tokens: Sequence[Token], check: Check) -> Iter
         index += 1
         if isinstance(token, Tag) and token.name in _SCRIPTS and _closes(token, tokens[index + 1 : index + 2]):
             content, end = tokens[index], tokens[index + 1].end
-            is_script = SUPERSCRIPT.match(text, token.start) is not None
-            is_note = token.name == "sup" and _NOTE.fullmatch(text, content.start, content.end) is not None
-            if is_script or is_note:
-                yield Superscript(token.start, end) if is_script else Copied(token.start, end, is_word=True)
+            script: Superscript | Copied | None = None
+            if match := SUPERSCRIPT.match(text, token.start):
+                script = Superscript(token.start, end, tuple(superscript_codes(match)))
+            elif token.name == "sup" and _NOTE.fullmatch(text, content.start, content.end):
+                script = Copied(token.start, end, is_word=True)
+            if script is not None:
+                yield script
                 index += 2
                 continue
         yield token
@@ -225,9 +228,8 @@ class _Reader:
         if isinstance(token, Text):
             self._read_text(token)
         elif isinstance(token, Superscript):
-            if match := SUPERSCRIPT.match(self.text, token.start):
-                for span, character in superscript_codes(match):
-                    self._begin(token.start).add_escaped(character, span)
+            for span, character in token.codes:
+                self._begin(token.start).add_escaped(character, span)
             self._end = token.end
         elif isinstance(token, Copied):
             span = Span(start=token.start, end=token.end)

@@ -82,6 +82,7 @@ class Superscript:
 
     start: int
     end: int
+    codes: tuple[tuple[Span, str], ...]  # see `superscript_codes`
 
 
 Token = Tag | Text | Copied | Superscript

@@ -55,7 +55,7 @@ class SpanFinder(Protocol):
     """Finds more protected spans of a text, in the ranges that no other span covers."""
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
-        """Return the spans and those of this finder, in order and without overlaps."""
+        """Return the given spans and the spans that this finder adds, in order and without overlaps."""
 
 
 def free_ranges(spans: Sequence[ProtectedSpan], length: int) -> Iterator[Span]:
