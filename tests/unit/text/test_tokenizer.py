@@ -44,6 +44,19 @@ def test_special_tokens_are_not_decoded_but_have_pieces(tokenizer: SentencePiece
     assert tokenizer.pieces(token_ids)[-2:] == ["</s>", "<pad>"]
 
 
+def test_special_tokens_have_empty_ranges_in_the_decoded_text(tokenizer: SentencePieceTokenizer) -> None:
+    words = tokenizer.encode("fox"), tokenizer.encode("dog")
+    token_ids = [tokenizer.bos_id, *words[0], tokenizer.eos_id, *words[1], tokenizer.pad_id]
+
+    text, ranges = tokenizer.decode_with_offsets(token_ids)
+
+    middle = 1 + len(words[0])
+    assert ranges[0] == (0, 0)
+    assert ranges[middle] == (ranges[middle - 1][1],) * 2
+    assert ranges[-1] == (len(text), len(text))
+    assert "".join(text[begin:end] for begin, end in ranges) == text
+
+
 def test_invalid_utf8_becomes_replacement_characters(tokenizer: SentencePieceTokenizer) -> None:
     lone_byte = next(i for i in range(tokenizer.vocabulary_size) if tokenizer.pieces([i]) == ["<0xE4>"])
 
