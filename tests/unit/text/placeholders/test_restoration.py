@@ -211,11 +211,11 @@ def aligned(text: str, target: str, pairs: Sequence[tuple[str, str, float]]) -> 
             [("This", "Das", 0.9), ("is", "ist", 0.9), ("important", "wichtig", 0.9), ("important", ".", 0.9)],
             "Das ist <b>wichtig</b>.",
         ),
-        (  # a comma that was outside
-            "If <b>ready</b>, go",
-            "Wenn fertig, los",
-            [("If", "Wenn", 0.9), ("ready", "fertig", 0.9), ("ready", ",", 0.9), ("go", "los", 0.9)],
-            "Wenn <b>fertig</b>, los",
+        (  # a comma that was outside of an element with a symbol
+            "Type <b>x + z</b>, then go",
+            "Tippen x + z, dann los",
+            [("Type", "Tippen", 0.9), ("x", "x", 0.9), ("+", "+", 0.9), ("z", "z", 0.9), ("z", ",", 0.9)],
+            "Tippen <b>x + z</b>, dann los",
         ),
         (
             "<b>Really</b>, yes!",
