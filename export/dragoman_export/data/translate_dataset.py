@@ -111,14 +111,14 @@ class LineTranslation:
 
 def _rows(directory: Path) -> Iterator[Row | None]:
     # One for each line of the input, then None without end; parts do not contain rejected lines.
-    number = 0
+    last = 0  # number of the last line, from 1
     for part in sorted(directory.glob("part-*.jsonl"), key=lambda path: (len(path.name), path.name)):
         with part.open("rb") as file:
             for row in map(json.loads, file):
-                own = int(row["row_id"].rpartition(":")[2])
-                yield from itertools.repeat(None, own - number - 1)
+                line = int(row["row_id"].rpartition(":")[2])
+                yield from itertools.repeat(None, line - last - 1)
                 yield row
-                number = own
+                last = line
     yield from itertools.repeat(None)
 
 

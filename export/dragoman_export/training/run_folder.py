@@ -65,7 +65,7 @@ class RunFolder:
         record = {"event": event, "time_s": round(time.time(), 3), **fields}
         with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        if "loss" in fields:
+        if "loss" in fields:  # figures of a step or an evaluation, for TensorBoard
             for name, value in fields.items():
                 if name != "step" and value is not None:
                     self._events.add_scalar(f"{event}/{name}", value, fields["step"])
