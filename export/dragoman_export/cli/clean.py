@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-ratio", type=float, default=_DEFAULTS.max_ratio, metavar="R", help=ratio_help)
     copied_help = "of a pair with equal sides (%(default)s)"
     add("--max-copied-words", type=int, default=_DEFAULTS.max_copied_words, metavar="N", help=copied_help)
+    label_help = "share of the pairs of at most three words a side to keep, such as menu entries (%(default)s)"
+    add("--label-share", type=float, default=_DEFAULTS.label_share, metavar="SHARE", help=label_help)
     scores_help = "similarity of each line of the data, one number per line, from a tool of your choice"
     add("--scores", type=Path, metavar="FILE", help=scores_help)
     add("--min-score", type=float, metavar="S", help="lowest score of a kept pair, with --scores")
@@ -122,6 +124,8 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
             raise SettingError(f"--{name.replace('_', '-')}", value, "at least 1")
     if args.max_ratio < 1:
         raise SettingError("--max-ratio", args.max_ratio, "at least 1")
+    if not 0 <= args.label_share <= 1:
+        raise SettingError("--label-share", args.label_share, "from 0 to 1")
     if (args.scores is None) != (args.min_score is None):
         raise SettingError("--scores", args.scores, "a file, together with --min-score")
     tags = args.source_language, args.target_language
@@ -134,6 +138,7 @@ def _rules(args: argparse.Namespace) -> CleaningRules:
         max_ratio=args.max_ratio,
         max_copied_words=args.max_copied_words,
         languages=tags if tags[0] else None,
+        label_share=args.label_share,
     )
 
 

@@ -1,6 +1,7 @@
 """Rules that drop pairs of parallel text which a model should not learn from."""
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ REASONS: Final[Mapping[str, str]] = {
     "copied": "both sides are equal and have more words than --max-copied-words",
     "markup": "tags, placeholders or backticks differ between the sides",
     "language": "a side is in another language",
+    "label": "at most three words a side, and beyond --label-share",
     "score": "the similarity is below --min-score",
     "held out": "a side is in the held-out text",
     "duplicate": "the same pair occurred before",
@@ -28,6 +30,7 @@ _DAMAGED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd\ufeff]|[ÃÂ][
 _MARK: Final = re.compile(r"</?[A-Za-z][^<>]*>|\{[\w.]*\}|⟦\d+⟧|`")
 _MIN_LETTERS: Final = 20  # shorter sides are not checked for their language
 _MIN_CONFIDENCE: Final = 0.8  # of another language
+_LABEL_WORDS: Final = 3
 _SMOOTHING: Final = 8  # characters added to both sides for the ratio, so that "Yes." and "Jawohl." pass
 
 
@@ -42,6 +45,7 @@ class CleaningRules:
     max_ratio: float = 2.5
     max_copied_words: int = 3
     languages: tuple[str, str] | None = None  # BCP-47 tags of source and target; None: not checked
+    label_share: float = 1.0  # of the pairs of at most three words a side that are kept, chosen by their text
 
     def reason(self, source: str, target: str) -> str | None:
         """Return the first of `REASONS` that applies to a pair; None: it is kept so far."""
@@ -54,6 +58,7 @@ class CleaningRules:
             ("copied", lambda: source == target and num_words > self.max_copied_words),
             ("markup", lambda: _marks(source) != _marks(target)),
             ("language", lambda: any(map(self._is_other, (source, target), self.languages or ()))),
+            ("label", lambda: num_words <= _LABEL_WORDS and _position(source, target) >= self.label_share),
         )
         return next((reason for reason, applies in checks if applies()), None)
 
@@ -62,6 +67,11 @@ class CleaningRules:
             return False
         best = next(iter(_detector().detect(text, self.languages or ())), None)
         return best is not None and best.language != language and best.confidence >= _MIN_CONFIDENCE
+
+
+def _position(source: str, target: str) -> float:
+    # A number from 0 to below 1 that depends on the text only.
+    return zlib.crc32(f"{source}\t{target}".encode()) / 2**32
 
 
 def can_detect_languages() -> bool:

@@ -51,6 +51,7 @@ def test_pairs_below_the_score_are_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--label-share", "1.5"], "--label-share is 1.5: expected from 0 to 1"),
         (["--max-ratio", "0.5"], "--max-ratio is 0.5: expected at least 1"),
         (["--max-words", "0"], "--max-words is 0: expected at least 1"),
         (["--min-score", "1"], "--scores is None: expected a file, together with --min-score"),

@@ -39,6 +39,18 @@ def test_languages_are_optional() -> None:
     assert CleaningRules().reason(GERMAN, GERMAN.upper()) is None
 
 
+def test_share_of_labels_is_kept_and_depends_on_the_text_only() -> None:
+    rules = CleaningRules(label_share=0.25)
+    labels = [(f"Open file {number}", f"Datei {number} öffnen") for number in range(1000)]
+
+    reasons = [rules.reason(*label) for label in labels]
+
+    assert set(reasons) == {None, "label"}
+    assert 200 < reasons.count(None) < 300
+    assert [rules.reason(*label) for label in reversed(labels)] == reasons[::-1]
+    assert all(rules.reason(f"{source} now", target) is None for source, target in labels)
+
+
 def test_held_out_sides_and_repeated_pairs_are_recognised() -> None:
     def pair(source: str, target: str) -> Pair:
         return Pair(source=source, target=target, location="a:1")
