@@ -16,8 +16,8 @@ from dragoman_export.data.reader import ParallelFiles, read_corpus
 from dragoman_export.data.vocabulary import EOS_ID
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Span
+from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
-from dragoman_service.text.segments import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks.interface import SearchOptions, TokenIds, Work
 from loadtests.benchmarks.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, artificial_word

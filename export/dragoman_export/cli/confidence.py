@@ -28,7 +28,7 @@ from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.hypotheses import FEATURES, log_ratio, probability
+from dragoman_service.text.confidence import FEATURES, log_ratio, probability
 
 _MIN_SENTENCES: Final = 100
 _NUM_BINS: Final = 10

@@ -10,7 +10,7 @@ from string import ascii_letters
 from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.datatypes import WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions
-from dragoman_service.text.orchestration import Outcome
+from dragoman_service.text.pipeline import Outcome
 from dragoman_service.text.placeholders.patterns import compile_protection, is_placeholder_tag
 
 SPANS = (

@@ -14,8 +14,7 @@ from dragoman_service.datatypes import SearchConfig, Segment, SegmentResult, War
 from dragoman_service.decoding import offline
 from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.request import TextFormat, TranslationOptions, TranslationRequest
-from dragoman_service.text.orchestration import Outcome, translate_offline, translation_steps
-from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.pipeline import Outcome, TextPipeline, translate_offline, translation_steps
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 DEFAULT_LENGTH_PENALTY = SearchConfig().length_penalty

@@ -239,7 +239,7 @@ _Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class ConfidenceWeights(Section):
-    """Weights of the features of a translated sentence, see `dragoman_service.text.hypotheses`."""
+    """Weights of the features of a translated sentence, see `dragoman_service.text.confidence`."""
 
     mean_log_prob: _Weight  # mean log-probability of the target tokens
     min_log_prob: _Weight  # log-probability of the least likely target token

@@ -36,8 +36,7 @@ from dragoman_service.models.serving import (
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.orchestration import RULES_VERSION, translate_offline, translation_steps
-from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.pipeline import RULES_VERSION, TextPipeline, translate_offline, translation_steps
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from dragoman_service.translation.options import search_config, with_default_protection
 from dragoman_service.translation.settings import TranslationDefaults

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman_service.datatypes import AlignmentLink, Span
+from dragoman_service.datatypes import AlignmentLink, CrossAttention, Hypothesis, Span
+from dragoman_service.errors import EngineError
+from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 # Begin and end of the characters of a token in its text. The range may be empty or white space.
 Offset = tuple[int, int]
@@ -116,3 +118,40 @@ def _merged(links: Iterable[AlignmentLink], target: str) -> list[AlignmentLink]:
 def _is_within_word(before: Span, link: AlignmentLink, target: str) -> bool:
     start = link.target.start
     return before.end == start and target[start - 1].isalnum() and target[start].isalnum()
+
+
+def attention_of(hypothesis: Hypothesis) -> Weights:
+    """Return the attention of a hypothesis; EngineError if it has none."""
+    if hypothesis.attention is None:
+        raise EngineError("result without the requested attention")
+    return hypothesis.attention
+
+
+def hypothesis_links(tokenizer: SentencePieceTokenizer, source: str, hypothesis: Hypothesis) -> list[AlignmentLink]:
+    """Return the links from a source to its translation without white space at its ends."""
+    num_forced, num_added = len(tokenizer.target_prefix), len(tokenizer.source_prefix)
+    words = hypothesis.token_ids[num_forced : -1 if hypothesis.is_finished else None]
+    target, target_offsets = tokenizer.decode_with_offsets(words)
+    links = align(
+        head_average(attention_of(hypothesis))[num_forced:, num_added:],
+        source=source,
+        source_offsets=tokenizer.offsets(source),
+        target=target,
+        target_offsets=target_offsets,
+    )
+    stripped = len(target) - len(target.lstrip())
+    return list(shifted(links, source_by=0, target_by=-stripped))
+
+
+def cross_attention(
+    tokenizer: SentencePieceTokenizer, source_ids: Sequence[int], hypothesis: Hypothesis, *, has_heads: bool
+) -> CrossAttention:
+    """Return the attention of a hypothesis for the caller: of each head, or their mean."""
+    attention = attention_of(hypothesis)
+    layer = alignment_layer(len(attention))
+    return CrossAttention(
+        source_pieces=tuple(tokenizer.source_pieces(source_ids)),
+        target_pieces=tuple(tokenizer.pieces(hypothesis.token_ids)),
+        layer=layer,
+        weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
+    )

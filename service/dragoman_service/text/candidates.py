@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate, takewhile
 
-from dragoman_service.datatypes import AlignmentLink, Hypothesis, Span, WarningKind
+from dragoman_service.datatypes import AlignmentLink, Hypothesis, SegmentResult, Span, WarningKind
 from dragoman_service.text.casing import capitalized_like, capitals
 from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
 from dragoman_service.text.invariants.untranslated import find_untranslated, is_short_copy
 from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation, primary_language
-from dragoman_service.text.ordinary import is_ordinary
 from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
 from dragoman_service.text.placeholders.masking import masked, masked_target
 from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
-from dragoman_service.text.plans import TextPart
+from dragoman_service.text.plans import TextPart, is_ordinary
 from dragoman_service.text.punctuation import restored_quotes, without_added_comma
 from dragoman_service.text.quotation import missing_marks
 
@@ -54,6 +53,27 @@ class Candidate:
     def kinds(self) -> frozenset[WarningKind]:
         """Kinds of the violations."""
         return frozenset(each.kind for each in self.violations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A search of a part, and its hypotheses as texts."""
+
+    text: str  # the text of the request that contains the part
+    source: str  # the text of the part
+    part: TextPart
+    result: SegmentResult
+    candidates: tuple[Candidate, ...]  # best first
+    is_skipped: bool = False  # whether a second search was needed, but has no result
+
+    @property
+    def best(self) -> Candidate:
+        """The best candidate."""
+        return self.candidates[0]
+
+
+Chosen = tuple[Attempt, Candidate]
+"""An attempt, and one of its candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,21 @@
-"""The text side of a request: plans segments before decoding, and assembles translations from their results."""
+"""The text side of a request: plan, decode, decode some parts again, assemble.
+
+`translation_steps` is a generator that yields segments and receives their results. The scheduler drives it for
+requests and documents, `translate_offline` for datasets and evaluation, so all of them give the same texts.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any
-
-import numpy as np
 
 from dragoman_service.datatypes import (
     AlignmentLink,
     CrossAttention,
     Hypothesis,
+    Segment,
     SegmentResult,
     SentenceAlignment,
     Span,
@@ -21,41 +24,60 @@ from dragoman_service.datatypes import (
     TranslationWarning,
     WarningKind,
 )
-from dragoman_service.errors import EngineError
 from dragoman_service.request import AttentionDetail, TextFormat
-from dragoman_service.text.alignment import Weights, align, alignment_layer, head_average, shifted
-from dragoman_service.text.attempts import Attempt, Chosen, attempt_warnings
-from dragoman_service.text.candidates import Candidate, CandidateReader
+from dragoman_service.text.alignment import attention_of, cross_attention, hypothesis_links, shifted
+from dragoman_service.text.candidates import Attempt, Candidate, CandidateReader, Chosen
 from dragoman_service.text.casing import is_irregular
+from dragoman_service.text.confidence import features, probability, without_violations
 from dragoman_service.text.documents import PlannedSentence, document_sentences, untranslated_warning
-from dragoman_service.text.hypotheses import (
-    best_combinations,
-    distinct,
-    features,
-    probability,
-    sentence_warnings,
-    without_violations,
-)
+from dragoman_service.text.hypotheses import best_combinations, distinct
 from dragoman_service.text.invariants.symbols import quotation_marks
 from dragoman_service.text.invariants.violations import HARD_KINDS
 from dragoman_service.text.placeholders.markdown import is_markup_intact
-from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.patterns import may_have_literals
-from dragoman_service.text.placeholders.protected_units import with_placeholders
-from dragoman_service.text.placeholders.restoration import Assembled, Assembler, forced_prefix
-from dragoman_service.text.placeholders.spans import ProtectedSpan
-from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
+from dragoman_service.text.placeholders.restoration import Assembled, Assembler
 from dragoman_service.text.planning import TextPlanner
-from dragoman_service.text.plans import ModelText, TextPart, TextPlan
-from dragoman_service.text.quotation import localized_marks
-from dragoman_service.text.repair import Repair, part_unit, plan_repair, repaired_search
+from dragoman_service.text.plans import TextPart, TextPlan
+from dragoman_service.text.repair import Repairer
 from dragoman_service.text.segmentation import Joined, join
+from dragoman_service.text.sentence_warnings import attempt_warnings, sentence_warnings
 
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text
 _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
 
-# Length of the n-grams that redecoding may not repeat, so that no placeholder occurs twice.
-_MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
+RULES_VERSION = 1
+"""Version of the rules that prepare, check and correct texts; increases when the same model gives other texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """Segments to decode. The results of second searches are optional."""
+
+    segments: list[Segment]
+    is_second: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The translations of the texts of a request, and the results behind them."""
+
+    pipeline: "TextPipeline"
+    translations: tuple[Translation, ...]
+    plans: Sequence[TextPlan]
+    first: Sequence[Attempt]  # one for each part
+    chosen: Sequence[Attempt]  # the same, or the second attempt
+    num_second: int = 0  # parts with a second search
+    is_skipped: bool = False  # whether the second searches have no results
+
+    @property
+    def results(self) -> list[SegmentResult]:
+        """The chosen result of each part."""
+        return [attempt.result for attempt in self.chosen]
+
+    @property
+    def num_replaced(self) -> int:
+        """Parts whose second result was chosen."""
+        return sum(old is not new for old, new in zip(self.first, self.chosen, strict=True) if not new.is_skipped)
 
 
 class TextPipeline(TextPlanner):
@@ -99,46 +121,11 @@ class TextPipeline(TextPlanner):
         return [self._attempt(plan.text, part, result) for (plan, part), result in zip(parts, results, strict=True)]
 
     def second_part(self, attempt: Attempt) -> TextPart | None:
-        """Return the part to decode again because the best candidate violates an invariant; None if it need not be.
-
-        A segment that the worker has already decoded twice is not decoded again, nor one with sampling or a target
-        prefix of the caller.
-        """
+        """Return the part to decode again because the best candidate violates an invariant; None if it need not be."""
         self._check()
         if not attempt.best.violations and not attempt.best.is_copied_label:
             return None
-        part, search, tags = attempt.part, attempt.part.segment.search, self._tokenizer.target_prefix
-        if attempt.result.degeneration is not None or search.sampling is not None or search.target_prefix != tags:
-            return None
-        guards_copies = search.repetition_guard
-        language = self._request.source_language
-        repair = plan_repair(
-            attempt.source,
-            part,
-            attempt.best,
-            guards_copies=guards_copies,
-            language=language,
-            is_piece=self._tokenizer.is_one_token,
-        )
-        if not repair.is_needed:
-            return None
-        changed = self._changed(attempt, repair)
-        if changed is None:
-            return None
-        search = repaired_search(changed.segment.search, repair, byte_ids=self._tokenizer.byte_ids)
-        segment = replace(changed.segment, search=search)
-        return None if segment == part.segment else replace(changed, segment=segment)
-
-    def _changed(self, attempt: Attempt, repair: Repair) -> TextPart | None:
-        # The part with the text or the prefix of a repair; None if that is not possible.
-        part = attempt.part
-        if repair.spans and (changed := self._with_spans(attempt, repair.spans)) is not None:
-            return changed
-        if repair.inserts_placeholders and (changed := self._with_prefix(attempt)) is not None:
-            return changed
-        if repair.recased:
-            return self._read_as(part, replace(part.model_text, text=repair.recased, is_recased=True))
-        return part
+        return self._repairer.second_part(attempt)
 
     def better(self, first: Attempt, part: TextPart, result: SegmentResult | None) -> Attempt:
         """Return the better of two attempts; the first, marked as skipped, if the second search has no result.
@@ -160,7 +147,7 @@ class TextPipeline(TextPlanner):
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
     def features(self, attempts: Sequence[Attempt], usual_log_ratio: float) -> tuple[float, ...]:
-        """Return the confidence features of a sentence from its parts; see `dragoman_service.text.hypotheses`."""
+        """Return the confidence features of a sentence from its parts; see `dragoman_service.text.confidence`."""
         return self._features([(attempt, attempt.best) for attempt in attempts], usual_log_ratio)
 
     def _features(self, sentence: Sequence[Chosen], usual_log_ratio: float) -> tuple[float, ...]:
@@ -226,53 +213,18 @@ class TextPipeline(TextPlanner):
         # True if the caller has fixed the start of a translation.
         return bool(self._options.target_prefix or self._request.target_prefixes)
 
+    @cached_property
+    def _repairer(self) -> Repairer:
+        return Repairer(
+            self._request, self._model, segments=self._segments, model_text=self._model_text, check=self._check
+        )
+
     def _candidate(self, source: str, part: TextPart, hypothesis: Hypothesis) -> Candidate:
         target = self._decode(hypothesis.token_ids)
-        return self._reader.read(source, part, hypothesis, target, self._links(part.model_text.text, hypothesis))
-
-    def _with_spans(self, attempt: Attempt, spans: Sequence[Span]) -> TextPart | None:
-        # The part with more protected spans; None if that is not possible.
-        part, source = attempt.part, attempt.source
-        unit = part_unit(source, part)
-        in_message = [span.shifted(part.span.start) for span in spans]
-        protected = self._protected(unit, spans_in_unit(unit, in_message, self._check))
-        if not protected:
-            return None
-        placeholders = Placeholders(source, self._tokenizer.placeholders, self._check)
-        changed = with_placeholders(unit, protected, placeholders, self._check)
-        return self._read_as(replace(part, unit=changed), self._model_text(changed.text, changed))
-
-    def _protected(self, unit: TextUnit, spans: Sequence[Span]) -> list[ProtectedSpan]:
-        # Typographic quotation marks get the style of the target language, everything else stays.
-        positions = [span.start for span in spans if span.end - span.start == 1]
-        localized = localized_marks(unit.text, positions, target_language=self._request.target_language)
-        return [ProtectedSpan(span=span, kind=None, target=localized.get(span.start)) for span in spans]
-
-    def _with_prefix(self, attempt: Attempt) -> TextPart | None:
-        # The part with the first translation as prefix, up to the last missing placeholder, with all of them inserted.
-        part, best = attempt.part, attempt.best
-        if part.unit is None:
-            return None
-        target = self._decode(best.hypothesis.token_ids)
-        prefix = forced_prefix(part.unit, target, self._links(part.model_text.text, best.hypothesis))
-        if prefix is None:
-            return None
-        search, tags = part.segment.search, self._tokenizer.target_prefix
-        token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else tags
-        if len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
-            return None
-        sizes = (len(self._tokenizer.encode_target(placeholder)) for placeholder in part.unit.placeholders)
-        size = min(*sizes, search.no_repeat_ngram_size or _MAX_NGRAM_SIZE)
-        if size >= _MIN_NGRAM_SIZE:  # shorter n-grams would forbid words
-            search = replace(search, no_repeat_ngram_size=size)
-        return replace(part, segment=replace(part.segment, search=replace(search, target_prefix=token_ids)))
-
-    def _read_as(self, part: TextPart, model_text: ModelText) -> TextPart | None:
-        # The part with another model text; None if it is too long.
-        source_ids = self._segments.source_ids(self._tokenizer.encode(model_text.text))
-        if len(source_ids) > self._model.max_source_tokens:
-            return None
-        return replace(part, model_text=model_text, segment=replace(part.segment, source_ids=source_ids))
+        links = None
+        if hypothesis.attention is not None:
+            links = hypothesis_links(self._tokenizer, part.model_text.text, hypothesis)
+        return self._reader.read(source, part, hypothesis, target, links)
 
     def _translation(self, plan: TextPlan, attempts: Sequence[Attempt]) -> Translation:
         rows: list[list[Chosen]] = [[(attempt, candidate) for candidate in attempt.candidates] for attempt in attempts]
@@ -373,7 +325,7 @@ class TextPipeline(TextPlanner):
 
     def _text_links(self, joined: Joined, chosen: Sequence[Chosen]) -> Iterator[AlignmentLink]:
         for _, candidate in chosen:
-            _attention_of(candidate.hypothesis)
+            attention_of(candidate.hypothesis)
         if isinstance(joined, Assembled):
             yield from joined.links
             return
@@ -381,41 +333,75 @@ class TextPipeline(TextPlanner):
             start = attempt.part.span.start
             yield from shifted(candidate.links or (), source_by=start, target_by=target_span.start)
 
-    def _links(self, source: str, hypothesis: Hypothesis) -> list[AlignmentLink] | None:
-        # Links from a source to its translation as `_decode` returns it; None without attention.
-        if hypothesis.attention is None:
-            return None
-        num_forced, num_added = len(self._tokenizer.target_prefix), len(self._tokenizer.source_prefix)
-        words = hypothesis.token_ids[num_forced : -1 if hypothesis.is_finished else None]
-        target, target_offsets = self._tokenizer.decode_with_offsets(words)
-        links = align(
-            head_average(hypothesis.attention)[num_forced:, num_added:],
-            source=source,
-            source_offsets=self._tokenizer.offsets(source),
-            target=target,
-            target_offsets=target_offsets,
-        )
-        stripped = len(target) - len(target.lstrip())
-        return list(shifted(links, source_by=0, target_by=-stripped))
-
     def _attention(self, attempt: Attempt, candidate: Candidate) -> CrossAttention:
-        hypothesis = candidate.hypothesis
-        attention = _attention_of(hypothesis)
-        layer = alignment_layer(len(attention))
         has_heads = self._options.return_attention is AttentionDetail.ALL_HEADS
-        return CrossAttention(
-            source_pieces=tuple(self._tokenizer.source_pieces(attempt.part.segment.source_ids)),
-            target_pieces=tuple(self._tokenizer.pieces(hypothesis.token_ids)),
-            layer=layer,
-            weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
-        )
+        source_ids = attempt.part.segment.source_ids
+        return cross_attention(self._tokenizer, source_ids, candidate.hypothesis, has_heads=has_heads)
 
 
 def _has_remaining_defect(result: SegmentResult) -> bool:
     return result.degeneration is not None and bool(result.degeneration.remaining)
 
 
-def _attention_of(hypothesis: Hypothesis) -> Weights:
-    if hypothesis.attention is None:
-        raise EngineError("result without the requested attention")
-    return hypothesis.attention
+Steps = Generator[Searches, Sequence[SegmentResult] | None, Outcome]
+
+
+def translation_steps(pipeline: TextPipeline, plans: Sequence[TextPlan] | None = None) -> Steps:
+    """Yield the searches of a request; each needs one result per segment, or None for second searches.
+
+    Args:
+        pipeline: the text side of the request.
+        plans: plans of some of its texts; None: plan all texts.
+    """
+    plans = pipeline.plan() if plans is None else plans
+    parts = [part for plan in plans for part in plan.parts]
+    results: Sequence[SegmentResult] | None = ()
+    if parts:
+        results = yield Searches(segments=[part.segment for part in parts])
+    if results is None:
+        raise ValueError("first searches need results")
+    first = pipeline.attempts(plans, results)
+    again = {index: part for index, each in enumerate(first) if (part := pipeline.second_part(each)) is not None}
+    chosen = list(first)
+    second: Sequence[SegmentResult] | None = ()
+    if again:
+        second = yield Searches(segments=[part.segment for part in again.values()], is_second=True)
+        for number, (index, part) in enumerate(again.items()):
+            result = None if second is None else second[number]
+            chosen[index] = pipeline.better(first[index], part, result)
+    return Outcome(
+        pipeline=pipeline,
+        translations=pipeline.assemble(plans, chosen),
+        plans=plans,
+        first=first,
+        chosen=chosen,
+        num_second=len(again),
+        is_skipped=second is None,
+    )
+
+
+def advance(steps: Steps, results: Sequence[SegmentResult] | None = None) -> Searches | Outcome:
+    """Start the steps, or send the results of the last searches; return the next searches or the outcome."""
+    try:
+        return steps.send(results)  # a generator that has not started receives None
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
+
+
+def translate_offline(
+    requests: Sequence[Steps], decode: Callable[[list[Segment]], Sequence[SegmentResult]]
+) -> list[Outcome]:
+    """Return the outcome of each request; the searches of all requests are decoded together.
+
+    Args:
+        requests: steps that have not started.
+        decode: returns one result for each segment, in order.
+    """
+    states = [advance(steps) for steps in requests]
+    while waiting := [index for index, state in enumerate(states) if isinstance(state, Searches)]:
+        searches = [state.segments for state in states if isinstance(state, Searches)]
+        results = iter(decode(list(chain.from_iterable(searches))))
+        for index, segments in zip(waiting, searches, strict=True):
+            states[index] = advance(requests[index], list(islice(results, len(segments))))
+    return [state for state in states if isinstance(state, Outcome)]

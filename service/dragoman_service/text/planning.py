@@ -22,7 +22,6 @@ from dragoman_service.request import (
 from dragoman_service.text.abbreviations import AbbreviationFinder
 from dragoman_service.text.casing import is_in_capitals, sentence_case
 from dragoman_service.text.invariants.violations import primary_language
-from dragoman_service.text.ordinary import is_ordinary
 from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
@@ -38,7 +37,16 @@ from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.terms import TermMatcher
 from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, plain_unit, spans_in_unit
 from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
-from dragoman_service.text.plans import FixedTranslation, ModelText, TextBudget, TextModel, TextPart, TextPlan
+from dragoman_service.text.plans import (
+    FixedTranslation,
+    ModelText,
+    SegmentBuilder,
+    TextBudget,
+    TextModel,
+    TextPart,
+    TextPlan,
+    is_ordinary,
+)
 from dragoman_service.text.punctuation import readable
 from dragoman_service.text.segmentation import (
     ESCAPED_BREAKS,
@@ -49,7 +57,6 @@ from dragoman_service.text.segmentation import (
     split_overlong,
     trim,
 )
-from dragoman_service.text.segments import SegmentBuilder
 
 # Characters that may be escapes, accelerators or kept white space of plain text.
 _SPECIAL = re.compile(r"[\\&_]|  ")

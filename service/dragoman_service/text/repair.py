@@ -1,16 +1,24 @@
 """Second searches: what a part is decoded with again after its translation violated an invariant."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
-from dragoman_service.text.candidates import Candidate
+from dragoman_service.request import TranslationRequest
+from dragoman_service.text.alignment import hypothesis_links
+from dragoman_service.text.candidates import Attempt, Candidate
 from dragoman_service.text.casing import is_irregular, lowered_words
 from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.number_values import numbers_in
-from dragoman_service.text.placeholders.text_units import TextUnit
-from dragoman_service.text.plans import TextPart
+from dragoman_service.text.placeholders.protected_units import with_placeholders
+from dragoman_service.text.placeholders.restoration import forced_prefix
+from dragoman_service.text.placeholders.spans import ProtectedSpan
+from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
+from dragoman_service.text.plans import ModelText, SegmentBuilder, TextModel, TextPart
+from dragoman_service.text.quotation import localized_marks
+from dragoman_service.text.segmentation import Check
 
 # Violations whose span in the source is protected in the second search.
 _PROTECTED = frozenset(
@@ -27,6 +35,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 _BEFORE_NUMBER = re.compile(r"(?<![\w-])(?:[A-ZÄÖÜ]{2,8} )?(?:\d{1,20}-){0,4}\Z")
 _AFTER_NUMBER = re.compile(r"(?:-\d{1,20}){1,4}(?!\w)")
 _MAX_NUMBER = 64
+# Length of the n-grams that a search with placeholders may not repeat, so that no placeholder occurs twice.
+_MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
 _NO_REPEAT_SIZE = 3  # a search that must not copy its source tends to repeat itself
 
 
@@ -142,3 +152,114 @@ def _whole_number(source: str, span: Span) -> Span:
     after = _AFTER_NUMBER.match(source, span.end)
     start = before.start() if before and not source.isupper() else span.start
     return Span(start=start, end=after.end() if after else span.end)
+
+
+class Repairer:
+    """Changes parts of one request for their second searches."""
+
+    def __init__(
+        self,
+        request: TranslationRequest,
+        model: TextModel,
+        *,
+        segments: SegmentBuilder,
+        model_text: Callable[[str, TextUnit], ModelText],
+        check: Check,
+    ) -> None:
+        """Take a validated request and its model.
+
+        Args:
+            request: languages and options.
+            model: the model that translates it.
+            segments: adds the prefix and suffix of sources.
+            model_text: returns the text that the model reads instead of the text of a unit.
+            check: called regularly.
+        """
+        self._request = request
+        self._model, self._tokenizer = model, model.tokenizer
+        self._segments = segments
+        self._model_text = model_text
+        self._check = check
+
+    def second_part(self, attempt: Attempt) -> TextPart | None:
+        """Return the part to decode again because of an attempt; None if that cannot help.
+
+        A segment that the worker has already decoded twice is not decoded again, nor one with sampling or a target
+        prefix of the caller.
+        """
+        part, search, tags = attempt.part, attempt.part.segment.search, self._tokenizer.target_prefix
+        if attempt.result.degeneration is not None or search.sampling is not None or search.target_prefix != tags:
+            return None
+        repair = plan_repair(
+            attempt.source,
+            part,
+            attempt.best,
+            guards_copies=search.repetition_guard,
+            language=self._request.source_language,
+            is_piece=self._tokenizer.is_one_token,
+        )
+        if not repair.is_needed:
+            return None
+        changed = self._changed(attempt, repair)
+        if changed is None:
+            return None
+        search = repaired_search(changed.segment.search, repair, byte_ids=self._tokenizer.byte_ids)
+        segment = replace(changed.segment, search=search)
+        return None if segment == part.segment else replace(changed, segment=segment)
+
+    def _changed(self, attempt: Attempt, repair: Repair) -> TextPart | None:
+        # The part with the text or the prefix of a repair; None if that is not possible.
+        part = attempt.part
+        if repair.spans and (changed := self._with_spans(attempt, repair.spans)) is not None:
+            return changed
+        if repair.inserts_placeholders and (changed := self._with_prefix(attempt)) is not None:
+            return changed
+        if repair.recased:
+            return self._read_as(part, replace(part.model_text, text=repair.recased, is_recased=True))
+        return part
+
+    def _with_spans(self, attempt: Attempt, spans: Sequence[Span]) -> TextPart | None:
+        # The part with more protected spans; None if that is not possible.
+        part, source = attempt.part, attempt.source
+        unit = part_unit(source, part)
+        in_message = [span.shifted(part.span.start) for span in spans]
+        protected = self._protected(unit, spans_in_unit(unit, in_message, self._check))
+        if not protected:
+            return None
+        placeholders = Placeholders(source, self._tokenizer.placeholders, self._check)
+        changed = with_placeholders(unit, protected, placeholders, self._check)
+        return self._read_as(replace(part, unit=changed), self._model_text(changed.text, changed))
+
+    def _protected(self, unit: TextUnit, spans: Sequence[Span]) -> list[ProtectedSpan]:
+        # Typographic quotation marks get the style of the target language, everything else stays.
+        positions = [span.start for span in spans if span.end - span.start == 1]
+        localized = localized_marks(unit.text, positions, target_language=self._request.target_language)
+        return [ProtectedSpan(span=span, kind=None, target=localized.get(span.start)) for span in spans]
+
+    def _with_prefix(self, attempt: Attempt) -> TextPart | None:
+        # The part with the first translation as prefix, up to the last missing placeholder, with all of them inserted.
+        part, best = attempt.part, attempt.best
+        if part.unit is None:
+            return None
+        target, links = self._tokenizer.decode(best.hypothesis.token_ids).strip(), None
+        if best.hypothesis.attention is not None:
+            links = hypothesis_links(self._tokenizer, part.model_text.text, best.hypothesis)
+        prefix = forced_prefix(part.unit, target, links)
+        if prefix is None:
+            return None
+        search, tags = part.segment.search, self._tokenizer.target_prefix
+        token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else tags
+        if len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
+            return None
+        sizes = (len(self._tokenizer.encode_target(placeholder)) for placeholder in part.unit.placeholders)
+        size = min(*sizes, search.no_repeat_ngram_size or _MAX_NGRAM_SIZE)
+        if size >= _MIN_NGRAM_SIZE:  # shorter n-grams would forbid words
+            search = replace(search, no_repeat_ngram_size=size)
+        return replace(part, segment=replace(part.segment, search=replace(search, target_prefix=token_ids)))
+
+    def _read_as(self, part: TextPart, model_text: ModelText) -> TextPart | None:
+        # The part with another model text; None if it is too long.
+        source_ids = self._segments.source_ids(self._tokenizer.encode(model_text.text))
+        if len(source_ids) > self._model.max_source_tokens:
+            return None
+        return replace(part, model_text=model_text, segment=replace(part.segment, source_ids=source_ids))

@@ -39,8 +39,7 @@ from dragoman_service.observability.usage import UsageRecord, trace_segments
 from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
 from dragoman_service.scheduling.scheduler import Futures, wait_for_results
 from dragoman_service.text.documents import TranslatedDocument
-from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translation_steps
-from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.pipeline import Outcome, Searches, Steps, TextPipeline, advance, translation_steps
 from dragoman_service.text.placeholders.terms import TermMatcher
 from dragoman_service.threads import TextThreads
 from dragoman_service.translation.document_window import DocumentWindow, PendingSentence

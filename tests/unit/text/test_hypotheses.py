@@ -7,7 +7,7 @@ import pytest
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.datatypes import Degeneration, DegenerationKind, DegenerationReport, SearchConfig
 from dragoman_service.request import TranslationOptions, TranslationRequest
-from dragoman_service.text.hypotheses import FEATURES, features, probability, without_violations
+from dragoman_service.text.confidence import FEATURES, features, probability, without_violations
 from dragoman_service.text.pipeline import TextPipeline
 from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_result
 

@@ -17,9 +17,16 @@ from dragoman_service.datatypes import (
     SegmentResult,
     WarningKind,
 )
-from dragoman_service.text.hypotheses import FEATURES
-from dragoman_service.text.orchestration import Outcome, Searches, Steps, advance, translate_offline, translation_steps
-from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.confidence import FEATURES
+from dragoman_service.text.pipeline import (
+    Outcome,
+    Searches,
+    Steps,
+    TextPipeline,
+    advance,
+    translate_offline,
+    translation_steps,
+)
 from tests.unit.text.text_fakes import (
     FIRST_CHARACTER,
     TOKENIZER,

@@ -28,8 +28,8 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.text.hypotheses import sentence_warnings
 from dragoman_service.text.pipeline import TextPipeline
+from dragoman_service.text.sentence_warnings import sentence_warnings
 from tests.unit.text.text_fakes import (
     EOS,
     FIRST_CHARACTER,

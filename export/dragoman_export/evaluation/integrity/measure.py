@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dragoman_export.evaluation.integrity.checks import Case, check_case
 from dragoman_export.evaluation.translation import BundleTextModel, translate_each
-from dragoman_service.text.orchestration import Outcome
+from dragoman_service.text.pipeline import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

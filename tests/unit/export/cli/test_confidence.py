@@ -18,7 +18,7 @@ from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.hypotheses import FEATURES
+from dragoman_service.text.confidence import FEATURES
 from tests.tiny_bundle import SENTENCES
 
 

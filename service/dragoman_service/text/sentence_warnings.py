@@ -1,37 +1,58 @@
-"""Attempts: the searches of a part with their candidates, and the warnings about the chosen ones."""
+"""Warnings about the sentences of a translation."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from dragoman_service.datatypes import SegmentResult, SentenceAlignment, Span, TranslationWarning, WarningKind
-from dragoman_service.text.candidates import Candidate
+from dragoman_service.datatypes import (
+    DegenerationReport,
+    SegmentResult,
+    SentenceAlignment,
+    Span,
+    TranslationWarning,
+    WarningKind,
+)
+from dragoman_service.text.candidates import Attempt, Candidate, Chosen
 from dragoman_service.text.casing import is_irregular
-from dragoman_service.text.plans import TextPart
 
 # Confidence of a copied word that needs no warning. Words of the bundled models that are the same in both languages,
 # such as `Computer`, have 0.4 or more; untranslated ones, such as `Undo`, have up to 0.3.
 _SURE_COPY = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """A search of a part, and its hypotheses as texts."""
+def sentence_warnings(
+    sentence: SentenceAlignment,
+    results: Sequence[SegmentResult],
+    *,
+    sentence_index: int,
+    max_source_tokens: int,
+    max_target_tokens: int,
+) -> Iterator[TranslationWarning]:
+    """Yield the warnings about one sentence from the results of its parts.
 
-    text: str  # the text of the request that contains the part
-    source: str  # the text of the part
-    part: TextPart
-    result: SegmentResult
-    candidates: tuple[Candidate, ...]  # best first
-    is_skipped: bool = False  # whether a second search was needed, but has no result
+    `max_source_tokens` is the limit of the model, `max_target_tokens` that of the search.
+    """
+    messages: list[tuple[WarningKind, str]] = []
+    if sentence.is_split:
+        message = f"decoded in {len(results)} parts: {sentence.num_source_tokens} source tokens exceed the model limit"
+        messages.append((WarningKind.SOURCE_SPLIT, f"{message} of {max_source_tokens}"))
+    if sentence.is_truncated:
+        messages.append((WarningKind.TRUNCATED, f"truncated at the limit of {max_target_tokens} target tokens"))
+    for number, result in enumerate(results, start=1):
+        part = f"part {number} of {len(results)}: " if sentence.is_split else ""
+        if result.degeneration is not None:
+            messages += [(kind, part + message) for kind, message in _degenerations(result.degeneration)]
+    for kind, message in messages:
+        yield TranslationWarning(kind=kind, message=message, sentence_index=sentence_index)
 
-    @property
-    def best(self) -> Candidate:
-        """The best candidate."""
-        return self.candidates[0]
 
-
-Chosen = tuple[Attempt, Candidate]
-"""An attempt, and one of its candidates."""
+def _degenerations(report: DegenerationReport) -> Iterator[tuple[WarningKind, str]]:
+    found = {defect.kind: defect.detail for defect in report.found}
+    remaining = {defect.kind: defect.detail for defect in report.remaining}
+    for kind, detail in found.items():
+        effect = f"still gave {remaining[kind]}" if kind in remaining else "fixed it"
+        yield WarningKind[kind.name], f"{detail}; redecoding {effect if report.is_replaced else 'did not help'}"
+    for kind, detail in remaining.items():
+        if kind not in found:
+            yield WarningKind[kind.name], f"{detail}, after redecoding"
 
 
 def attempt_warnings(
