@@ -40,7 +40,7 @@ _REQUIRED_PERMISSIONS: Mapping[str, Permission | None] = {
 
 def unmapped_peer(peer: str) -> str:
     """Return the address of a client as on a port for IPv4 only: `ipv4:10.0.0.7:54321` instead of an IPv6 address."""
-    return _MAPPED_PEER.sub(r"ipv4:\1:", peer)
+    return _MAPPED_PEER.sub(r"ipv4:\1:", peer) if peer.startswith("ipv6:") else peer
 
 
 def peer_name(peer: str) -> str:

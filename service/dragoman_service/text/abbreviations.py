@@ -167,6 +167,7 @@ class AbbreviationFinder:
         """Take two BCP-47 tags; only their primary subtags matter."""
         source, target = (tag.partition("-")[0].lower() for tag in (source_language, target_language))
         self._abbreviations = _abbreviations(source, target)
+        self.expression = self._abbreviations.expression  # a text without a match has no abbreviation
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the abbreviations between them, in order."""

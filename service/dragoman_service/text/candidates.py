@@ -101,7 +101,7 @@ class CandidateReader:
         """
         decoded = target
         is_copied_label = _is_copied_label(part, target)
-        if part.unit is None and not part.model_text.is_recased and self._is_final(source, target):
+        if part.unit is None and not part.model_text.is_recased and self._is_final(source, part, target):
             return Candidate(
                 hypothesis=hypothesis,
                 decoded=decoded,
@@ -137,13 +137,13 @@ class CandidateReader:
             is_copied_label=is_copied_label,
         )
 
-    def _is_final(self, source: str, target: str) -> bool:
+    def _is_final(self, source: str, part: TextPart, target: str) -> bool:
         # Whether source and target are ordinary, and the target needs no correction of its start and its end.
         has_ending = source[-1:] == target[-1:] and source[-2:-1].isalnum() and target[-2:-1].isalnum()
         return (
             has_ending
             and (target[0].isupper() or not source[0].isupper())
-            and is_ordinary(source)
+            and (part.model_text.is_ordinary or is_ordinary(source))
             and is_ordinary(target)
             and (source.isascii() or all(map(self.spells, set(source))))
         )

@@ -190,7 +190,7 @@ class TextPipeline(TextPlanner):
         source = text[part.span.start : part.span.end]
         search = part.segment.search
         candidates = [self._candidate(source, part, hypothesis) for hypothesis in result.hypotheses]
-        if search.sampling is None:
+        if search.sampling is None and len(candidates) > 1:
             candidates = distinct(candidates, [candidate.decoded for candidate in candidates])
             if not self._has_prefix:
                 candidates.sort(key=lambda candidate: candidate.num_hard)  # stable
@@ -227,7 +227,22 @@ class TextPipeline(TextPlanner):
         return self._reader.read(source, part, hypothesis, target, links)
 
     def _translation(self, plan: TextPlan, attempts: Sequence[Attempt]) -> Translation:
+        chosen = self._combinations(attempts)
+        is_plain = not plan.fixed and all(attempt.part.unit is None for attempt in attempts)
+        joined = [self._joined(plan, combination, is_plain=is_plain) for combination in chosen]
+        if self.search.sampling is None and len(chosen) > 1:  # different hypotheses may give the same text
+            pairs = distinct(list(zip(chosen, joined, strict=True)), [text.text for text in joined])
+            chosen, joined = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return Translation(
+            hypotheses=tuple(self._text_hypothesis(*pair) for pair in zip(joined, chosen, strict=True)),
+            **self._described(plan, chosen[0], joined[0]),
+        )
+
+    def _combinations(self, attempts: Sequence[Attempt]) -> list[list[Chosen]]:
+        # The best combinations of one candidate per attempt.
         rows: list[list[Chosen]] = [[(attempt, candidate) for candidate in attempt.candidates] for attempt in attempts]
+        if all(len(row) == 1 for row in rows):
+            return [[row[0] for row in rows]]
         counts_violations = self.search.sampling is None and not self._has_prefix
         ranks = [
             [
@@ -236,19 +251,10 @@ class TextPipeline(TextPlanner):
             ]
             for row in rows
         ]
-        chosen = [
+        return [
             [row[index] for row, index in zip(rows, indices, strict=True)]
             for indices in best_combinations(ranks, count=self.search.num_hypotheses)
         ]
-        is_plain = not plan.fixed and all(attempt.part.unit is None for attempt in attempts)
-        joined = [self._joined(plan, combination, is_plain=is_plain) for combination in chosen]
-        if self.search.sampling is None:  # different hypotheses may give the same text
-            pairs = distinct(list(zip(chosen, joined, strict=True)), [text.text for text in joined])
-            chosen, joined = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        return Translation(
-            hypotheses=tuple(self._text_hypothesis(*pair) for pair in zip(joined, chosen, strict=True)),
-            **self._described(plan, chosen[0], joined[0]),
-        )
 
     def _described(self, plan: TextPlan, chosen: Sequence[Chosen], joined: Joined) -> dict[str, Any]:
         # The sentences of the best combination, and the warnings about it.
@@ -259,6 +265,8 @@ class TextPipeline(TextPlanner):
         for index, sentence in enumerate(list(group) for _, group in groups):
             spans = list(islice(targets, len(sentence)))
             sentences.append(self._alignment(sentence, spans))
+            if len(sentence) == 1 and _is_clean(*sentence[0]):
+                continue
             warnings += sentence_warnings(
                 sentences[-1],
                 [attempt.result for attempt, _ in sentence],
@@ -337,6 +345,12 @@ class TextPipeline(TextPlanner):
         has_heads = self._options.return_attention is AttentionDetail.ALL_HEADS
         source_ids = attempt.part.segment.source_ids
         return cross_attention(self._tokenizer, source_ids, candidate.hypothesis, has_heads=has_heads)
+
+
+def _is_clean(attempt: Attempt, candidate: Candidate) -> bool:
+    # Whether nothing about a candidate can lead to a warning.
+    has_finding = candidate.violations or candidate.is_copied_label or not candidate.hypothesis.is_finished
+    return not (has_finding or attempt.is_skipped or attempt.result.degeneration)
 
 
 def _has_remaining_defect(result: SegmentResult) -> bool:

@@ -191,9 +191,10 @@ class TextPlanner:
     def _encoded_sentences(self, text: str, text_index: int, field: str) -> Iterator[list[list[_EncodedPart]]]:
         fixed_spans = self._request.fixed_spans[text_index] if self._request.fixed_spans else ()
         is_plain = self._options.format is TextFormat.PLAIN and not fixed_spans
-        spans = self._spans_of_plain(text) if is_plain else None
+        is_ordinary = is_plain and self._is_ordinary(text)
+        spans = self._spans_of_plain(text, is_ordinary=is_ordinary) if is_plain else None
         if spans is not None and not spans:
-            yield from self._plain_sentences(text, field)
+            yield from self._plain_sentences(text, field, is_ordinary=is_ordinary)
             return
         placeholders = Placeholders(text, self._tokenizer.placeholders, self._check)
         units = self._units(text, placeholders, field)
@@ -207,20 +208,24 @@ class TextPlanner:
             )
             yield from self._encoded_group(list(protected), text, field)
 
-    def _spans_of_plain(self, text: str) -> Sequence[ProtectedSpan] | None:
+    def _spans_of_plain(self, text: str, *, is_ordinary: bool) -> Sequence[ProtectedSpan] | None:
         # The protected spans of a plain text; None if the text may have other codes.
-        if self._is_ordinary(text):
-            languages = (self._request.source_language, self._request.target_language)
-            return _abbreviation_finder(*languages).add_to((), text, self._check)
+        if is_ordinary:
+            finder = _abbreviation_finder(self._request.source_language, self._request.target_language)
+            return finder.add_to((), text, self._check) if finder.expression.search(text) else ()
         return None if _SPECIAL.search(text) else self._protection.find(text, self._check)
 
     def _is_ordinary(self, text: str) -> bool:
         return self._has_short_path and is_ordinary(text) and self._known.issuperset(text)
 
-    def _plain_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
+    def _plain_sentences(self, text: str, field: str, *, is_ordinary: bool) -> Iterator[list[list[_EncodedPart]]]:
         # The sentences of a text without codes.
         for span in self._spans(text):
-            read = self._model_text(text[span.start : span.end])
+            sentence = text[span.start : span.end]
+            if is_ordinary and not sentence.isupper():
+                read = ModelText(text=sentence, is_ordinary=True)
+            else:
+                read = self._model_text(sentence)
             parts = [
                 _EncodedPart(span=own.shifted(span.start), token_ids=ids, model_text=read.part(own))
                 for own, ids in self._encoded(read.text, span.start, field)
@@ -334,8 +339,6 @@ class TextPlanner:
 
     def _model_text(self, text: str, unit: TextUnit | None = None) -> ModelText:
         # Placeholders are unchanged.
-        if unit is None and self._is_ordinary(text):
-            return ModelText(text=text)
         visible = masked(unit, self._check) if unit else text
         self._check()
         is_from_capitals = "\\" not in visible and is_in_capitals(visible)  # escapes keep their case

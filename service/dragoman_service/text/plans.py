@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,10 +45,13 @@ class ModelText:
     text: str
     is_from_capitals: bool = False  # sentence case instead of capitals, so the translation is set in capitals
     is_recased: bool = False  # other case instead of a copied label, so the translation gets the capital of the source
+    is_ordinary: bool = field(default=False, compare=False)  # True: see `is_ordinary`; False: unknown
 
     def part(self, span: Span) -> "ModelText":
         """Return a range of the text."""
-        return self if span.end - span.start == len(self.text) else replace(self, text=self.text[span.start : span.end])
+        if span.end - span.start == len(self.text):
+            return self
+        return replace(self, text=self.text[span.start : span.end], is_ordinary=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

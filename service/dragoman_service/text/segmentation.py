@@ -52,6 +52,7 @@ _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} 
     range(0xD800, 0xE000), "\ufffd"
 )
 
+_DIGIT = re.compile(r"\d")
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 _LIST_MARKER = re.compile(r"\s*+(?:#{1,6}|[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
 _NUMBERED = re.compile(r"\s*+\d{1,3}\.\s+")
@@ -171,7 +172,7 @@ def iterate_sentences(
         splitter: splits a line. If its sentences do not add up to the line, the line stays whole.
         check: called regularly.
     """
-    has_numbers = len(list(islice(_numbered_starts(text, ends), 2))) > 1
+    has_numbers = bool(_DIGIT.search(text)) and len(list(islice(_numbered_starts(text, ends), 2))) > 1
     subtag = language.partition("-")[0].lower()
     for piece in _pieces(text, ends, breaks):
         check()
@@ -262,6 +263,7 @@ def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, separator:
     return Joined(text="".join((*copied_and_targets, text[copied_to:])), spans=tuple(target_spans))
 
 
+@lru_cache(maxsize=256)
 def separator_between(source_language: str, target_language: str) -> str:
     """Return the separator of two translated sentences that touch in the source.
 
