@@ -4,7 +4,6 @@ All are frozen. Times are seconds, spans are half-open ranges of Unicode code po
 """
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,17 +98,6 @@ class StageTimings:
             encode_s=self.encode_s + later.encode_s,
             decode_s=self.decode_s + later.decode_s,
             text_s=self.text_s + later.text_s,
-        )
-
-    @classmethod
-    def longest(cls, results: "Sequence[SegmentResult]", *, text_s: float) -> "StageTimings":
-        """Return the longest time of each stage over the segments of a request."""
-        timings = [result.timings for result in results]
-        return cls(
-            queue_s=max((timing.queue_s for timing in timings), default=0.0),
-            encode_s=max((timing.encode_s for timing in timings), default=0.0),
-            decode_s=max((timing.decode_s for timing in timings), default=0.0),
-            text_s=text_s,
         )
 
 

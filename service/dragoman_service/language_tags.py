@@ -62,6 +62,12 @@ def check_language_tag(field: str, tag: str) -> None:
 
 
 @lru_cache(maxsize=_NUM_CACHED)
+def primary_language(tag: str) -> str:
+    """Return the language of a tag in lower case, without script and region."""
+    return tag.partition("-")[0].lower()
+
+
+@lru_cache(maxsize=_NUM_CACHED)
 def parse_language_tag(tag: str) -> LanguageTag:
     """Return the subtags of a language tag."""
     parsed = _subtags(tag.lower().split("-"))
@@ -98,6 +104,7 @@ def matching_tags(tag: str, available: Iterable[str]) -> list[str]:
     return [*(other for *_, other in sorted(broader)), *(regional if len(regional) == 1 else [])]
 
 
+@lru_cache(maxsize=_NUM_CACHED)
 def is_same_language(tag: str, other: str) -> bool:
     """Return whether one of two tags matches the other."""
     return bool(matching_tags(tag, (other,)) or matching_tags(other, (tag,)))

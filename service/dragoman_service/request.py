@@ -130,11 +130,6 @@ class TranslationOptions:
     return_alignment: bool = False
     return_attention: AttentionDetail = AttentionDetail.NONE
 
-    @property
-    def wants_attention(self) -> bool:
-        """True if the cross-attention must be computed."""
-        return self.return_alignment or self.return_attention is not AttentionDetail.NONE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationRequest:

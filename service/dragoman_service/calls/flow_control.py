@@ -380,5 +380,8 @@ async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
 async def run_to_completion(operation: Coroutine[Any, Any, _Result]) -> _Result:
     """Await an operation of gRPC, which continues if the awaiting task is cancelled."""
     task = asyncio.ensure_future(operation)
-    task.add_done_callback(retrieve_exception)
-    return await asyncio.shield(task)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(retrieve_exception)
+        raise

@@ -3,11 +3,9 @@
 Times are in seconds, sizes in tokens, segments or bytes. Label values come from small fixed sets, never from requests.
 """
 
-import collections
 import contextlib
 import functools
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -90,14 +88,6 @@ class SchedulerStats:
 _counter = partial(MetricDeclaration, Counter)
 _gauge = partial(MetricDeclaration, Gauge)
 _histogram = partial(MetricDeclaration, Histogram, buckets=_LATENCY_BUCKETS)
-
-
-def observe_all(histogram: Histogram, amounts: Sequence[float]) -> None:
-    """Observe several amounts at once: `Histogram.observe` for each step would cost as much as the rest of a report."""
-    histogram._sum.inc(sum(amounts))
-    counts = collections.Counter(bisect_left(histogram._upper_bounds, amount) for amount in amounts)
-    for index, count in counts.items():
-        histogram._buckets[index].inc(count)
 
 
 class Metrics:

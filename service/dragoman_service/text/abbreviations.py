@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from dragoman_service.datatypes import Span
+from dragoman_service.language_tags import primary_language
 from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.segmentation import Check, never_ends
@@ -165,7 +166,7 @@ class AbbreviationFinder:
 
     def __init__(self, source_language: str, target_language: str) -> None:
         """Take two BCP-47 tags; only their primary subtags matter."""
-        source, target = (tag.partition("-")[0].lower() for tag in (source_language, target_language))
+        source, target = primary_language(source_language), primary_language(target_language)
         self._abbreviations = _abbreviations(source, target)
         self.expression = self._abbreviations.expression  # a text without a match has no abbreviation
 

@@ -7,11 +7,12 @@ from difflib import SequenceMatcher
 from itertools import accumulate, takewhile
 
 from dragoman_service.datatypes import AlignmentLink, Hypothesis, SegmentResult, Span, WarningKind
+from dragoman_service.language_tags import primary_language
 from dragoman_service.text.casing import capitalized_like, capitals
 from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
 from dragoman_service.text.invariants.untranslated import find_untranslated, is_short_copy
-from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation, primary_language
+from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation
 from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
 from dragoman_service.text.placeholders.masking import masked, masked_target
 from dragoman_service.text.placeholders.placement import Repair

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from dragoman_service.language_tags import primary_language
 from dragoman_service.text import casing_words
 
 # Parts whose case has a meaning: addresses, escapes such as `\n`, and character references such as `&amp;`.
@@ -101,7 +102,7 @@ def sentence_case(text: str, *, language: str, filler: str = "") -> str:
             without a change of length: `SS` is replaced by `ß` and the filler. Empty: `SS` becomes `ss`.
     """
     result = _SentenceCase(text, language).result()
-    if not filler or _subtag(language) != "de" or "SS" not in text:
+    if not filler or primary_language(language) != "de" or "SS" not in text:
         return result
     return _GERMAN_SHARP_S.sub(lambda match: f"{match[0][:-2]}ß{filler}", result)
 
@@ -111,7 +112,7 @@ def capitals(text: str, *, language: str) -> str:
 
     `ß` becomes `SS`, and a Turkish `i` becomes `İ`. Georgian has no capitals in ordinary text.
     """
-    subtag = _subtag(language)
+    subtag = primary_language(language)
     if subtag == "ka":
         return text
     result, position = [], 0
@@ -127,7 +128,7 @@ def lowered_words(text: str, *, language: str) -> str | None:
     None if no word begins with a capital or all that do are names, if a word has digits or inner capitals, or if there
     are more words.
     """
-    subtag = _subtag(language)
+    subtag = primary_language(language)
     result, position, num_words, is_changed = [], 0, 0, False
     for match in _TOKEN.finditer(text):
         if match.lastgroup in {"fixed", "initials", "name"}:
@@ -158,7 +159,7 @@ def capitalized_like(source: str, target: str, *, language: str = "") -> str:
     if match is None or match.lastgroup != "word" or any(char.isupper() for char in match[0]):
         return target
     initial, rest = target[of_target], target[of_target + 1 :]
-    subtag = _subtag(language)
+    subtag = primary_language(language)
     if subtag == "nl" and target.startswith("ij", of_target):
         return f"{target[:of_target]}IJ{rest[1:]}"
     return target[:of_target] + ("İ" if subtag in _TURKIC and initial == "i" else initial.title()) + rest
@@ -178,7 +179,7 @@ class _SentenceCase:
     """Sentence case of one text."""
 
     def __init__(self, text: str, language: str) -> None:
-        self._text, self._subtag = text, _subtag(language)
+        self._text, self._subtag = text, primary_language(language)
         self._is_formal = self._subtag == "de" and _GERMAN_FORMAL.search(text) is not None
         self._changes: list[tuple[int, str]] = []
 
@@ -314,10 +315,6 @@ class _SentenceCase:
             and _GERMAN_DETERMINER.fullmatch(word.before) is not None
             and (not word.after or _has_german_lower_case(word.after))
         )
-
-
-def _subtag(language: str) -> str:
-    return language.partition("-")[0].lower()
 
 
 def _lower(text: str, subtag: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.language_tags import primary_language
 
 # Marks of a sentence in other scripts, in the form of the Latin script.
 _PLAIN_MARKS = str.maketrans({

@@ -83,16 +83,19 @@ class Outcome:
 class TextPipeline(TextPlanner):
     """A planner that also assembles the results of its segments."""
 
-    @property
-    def cost_characters(self) -> int:
-        """Cost of the text work, as the number of characters of a plain English text with the same cost."""
+    def costs_more_than(self, num_characters: int) -> bool:
+        """Return whether the text work costs more than that of a plain English text of this length."""
         options = self._options
         # A character counts its bytes, because it may become as many tokens.
-        num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in self._request.texts)
-        has_codes = options.format is not TextFormat.PLAIN or any(map(may_have_literals, self._request.texts))
-        cost = num_bytes * (_MARKUP_COST if has_codes or options.protection.patterns else 1)
-        cost *= self.search.num_hypotheses if options.wants_attention else 1
-        return cost + cost * len(options.terms) // _TERMS_OF_DOUBLE_COST
+        cost = sum(len(text.encode(errors="surrogatepass")) for text in self._request.texts)
+        cost *= self.search.num_hypotheses if self._segments.returns_attention else 1
+        cost += cost * len(options.terms) // _TERMS_OF_DOUBLE_COST
+        if cost * _MARKUP_COST <= num_characters:
+            return False
+        has_codes = options.format is not TextFormat.PLAIN or options.protection.patterns
+        if has_codes or any(map(may_have_literals, self._request.texts)):
+            cost *= _MARKUP_COST
+        return cost > num_characters
 
     def document_sentences(self) -> Iterator[PlannedSentence]:
         """Yield the only text sentence by sentence, split and tokenized as far as it is read.

@@ -10,6 +10,7 @@ from itertools import chain
 
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
+from dragoman_service.language_tags import primary_language
 from dragoman_service.request import (
     FixedSpan,
     LongSentencePolicy,
@@ -21,7 +22,6 @@ from dragoman_service.request import (
 )
 from dragoman_service.text.abbreviations import AbbreviationFinder
 from dragoman_service.text.casing import is_in_capitals, sentence_case
-from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.markdown import markdown_units
 from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
 from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
@@ -227,7 +227,11 @@ class TextPlanner:
             else:
                 read = self._model_text(sentence)
             parts = [
-                _EncodedPart(span=own.shifted(span.start), token_ids=ids, model_text=read.part(own))
+                _EncodedPart(
+                    span=Span(start=span.start + own.start, end=span.start + own.end),
+                    token_ids=ids,
+                    model_text=read.part(own),
+                )
                 for own, ids in self._encoded(read.text, span.start, field)
                 if ids
             ]

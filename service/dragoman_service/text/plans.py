@@ -10,7 +10,7 @@ import numpy as np
 from dragoman_service.bundle.manifest import Confidence
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
-from dragoman_service.request import TranslationRequest
+from dragoman_service.request import AttentionDetail, TranslationRequest
 from dragoman_service.text.placeholders.text_units import TextUnit
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
@@ -136,6 +136,8 @@ class SegmentBuilder:
         self._request, self._options = request, request.options
         self._model, self._tokenizer = model, model.tokenizer
         self._search = search
+        options = request.options
+        self.returns_attention = options.return_alignment or options.return_attention is not AttentionDetail.NONE
         self.num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
 
     def build(self, token_ids: Sequence[int], *, text_index: int, segment_index: int, needs_alignment: bool) -> Segment:
@@ -171,7 +173,7 @@ class SegmentBuilder:
         if search.sampling:
             seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
             search = replace(search, sampling=replace(search.sampling, seed=seed))
-        wants_attention = self._options.wants_attention
+        wants_attention = self.returns_attention
         if needs_alignment and not wants_attention:
             num_tokens = len(source_ids) * search.num_hypotheses
             wants_attention = num_tokens <= self.num_alignable_tokens

@@ -6,7 +6,7 @@ All functions are pure, change punctuation only, and take linear time.
 import re
 from collections.abc import Callable, Sequence
 
-from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.language_tags import primary_language
 from dragoman_service.text.quotation import with_marks_of_language
 
 # Replacements in order of preference. All are one character, so that positions stay the same.

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman_service.datatypes import SearchConfig, Span, WarningKind
+from dragoman_service.language_tags import primary_language
 from dragoman_service.request import TranslationRequest
 from dragoman_service.text.alignment import hypothesis_links
 from dragoman_service.text.candidates import Attempt, Candidate
 from dragoman_service.text.casing import is_irregular, lowered_words
-from dragoman_service.text.invariants.violations import primary_language
 from dragoman_service.text.placeholders.masking import Placeholders
 from dragoman_service.text.placeholders.number_values import numbers_in
 from dragoman_service.text.placeholders.protected_units import with_placeholders

@@ -15,6 +15,7 @@ from itertools import chain, islice
 import sentencex
 
 from dragoman_service.datatypes import Span
+from dragoman_service.language_tags import primary_language
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ def iterate_sentences(
         check: called regularly.
     """
     has_numbers = bool(_DIGIT.search(text)) and len(list(islice(_numbered_starts(text, ends), 2))) > 1
-    subtag = language.partition("-")[0].lower()
+    subtag = primary_language(language)
     for piece in _pieces(text, ends, breaks):
         check()
         line = text[piece.start : piece.end]
@@ -269,7 +270,7 @@ def separator_between(source_language: str, target_language: str) -> str:
 
     A space from a language without spaces between sentences into one with them, otherwise nothing.
     """
-    source, target = (tag.partition("-")[0].lower() for tag in (source_language, target_language))
+    source, target = primary_language(source_language), primary_language(target_language)
     return " " if source in _UNSPACED_LANGUAGES and target not in _UNSPACED_LANGUAGES else ""
 
 

@@ -171,7 +171,7 @@ class Translator:
         num_characters = sum(map(len, request.texts))
         model.scheduler.reject_early(num_characters, pipeline.search, context)
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
-        in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
+        in_thread = run if pipeline.costs_more_than(_INLINE_CHARACTERS) else None
         num_advanced = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
         refund = await self._charge(context, num_advanced)
         steps = translation_steps(pipeline)
@@ -192,7 +192,7 @@ class Translator:
             translations=outcome.translations,
             model_name=model.name,
             model_version=model.version,
-            timings=StageTimings.longest(outcome.results, text_s=split_s + join_s),
+            timings=_longest_timings(outcome.results, text_s=split_s + join_s),
             num_source_tokens=sum(sentence.num_source_tokens for sentence in sentences),
             num_target_tokens=sum(sentence.num_target_tokens for sentence in sentences),
         )
@@ -259,7 +259,7 @@ class Translator:
         try:
             while finished := await window.next_finished():
                 pending, (outcome, assembly_s) = finished
-                timings = StageTimings.longest(outcome.results, text_s=pending.text_s + assembly_s)
+                timings = _longest_timings(outcome.results, text_s=pending.text_s + assembly_s)
                 translation = outcome.translations[0] if outcome.translations else None
                 sentence = document.next_sentence(pending.planned, translation, timings)
                 if pipeline.is_markdown:
@@ -388,11 +388,12 @@ class Translator:
             state, began_s, duration_s = await self._timed(partial(advance, steps, results), run)
             text_s += duration_s
             usage.trace.add("text.join", began_s=began_s, ended_s=began_s + duration_s)
-        num_skipped = state.num_second * state.is_skipped
-        num_kept = state.num_second - num_skipped - state.num_replaced
-        for name, number in (("replaced", state.num_replaced), ("kept", num_kept), ("skipped", num_skipped)):
-            if number:
-                self._metrics.second_searches.labels(name).inc(number)
+        if state.num_second:
+            num_skipped = state.num_second * state.is_skipped
+            num_kept = state.num_second - num_skipped - state.num_replaced
+            for name, number in (("replaced", state.num_replaced), ("kept", num_kept), ("skipped", num_skipped)):
+                if number:
+                    self._metrics.second_searches.labels(name).inc(number)
         return state, text_s
 
     async def _search(
@@ -436,6 +437,17 @@ class Translator:
     def _count(self, warnings: Iterable[TranslationWarning]) -> None:
         for warning in warnings:
             self._metrics.warnings.labels(warning.kind.value).inc()
+
+
+def _longest_timings(results: Sequence[SegmentResult], *, text_s: float) -> StageTimings:
+    # The longest time of each stage over the segments of a request.
+    timings = [result.timings for result in results]
+    return StageTimings(
+        queue_s=max((timing.queue_s for timing in timings), default=0.0),
+        encode_s=max((timing.encode_s for timing in timings), default=0.0),
+        decode_s=max((timing.decode_s for timing in timings), default=0.0),
+        text_s=text_s,
+    )
 
 
 def _unchanged(request: TranslationRequest) -> TranslationResult:

@@ -4,7 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from dragoman_service.observability.metrics import Metrics, observe_all, observe_process
+from dragoman_service.observability.metrics import Metrics, observe_process
+from dragoman_service.scheduling.batch_connection import observe_all
 
 CATALOGUE = [metric for metric in vars(Metrics(CollectorRegistry())).values() if isinstance(metric, MetricWrapperBase)]
 NOT_BASE_UNITS = {"ms", "milliseconds", "us", "microseconds", "minutes", "hours", "kb", "mb", "kib", "mib", "percent"}

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from dragoman_service.datatypes import Span, WarningKind
+from dragoman_service.language_tags import primary_language
 from dragoman_service.text.casing import is_acronym, is_irregular
 from dragoman_service.text.casing_words import BRANDS
-from dragoman_service.text.invariants.violations import MASK, MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
+from dragoman_service.text.invariants.violations import MASK, MAX_VIOLATIONS, Texts, Violation, quoted
 
 # Identifiers have one of: a digit next to a letter, an inner underscore, inner punctuation.
 _MAY_HAVE_IDENTIFIER = re.compile(r"\d[.:-]?[^\W\d]|[^\W\d][.:-]?\d|[^\W_]_\w|\w::\w|[A-Za-z]\.[A-Za-z]{2}")

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from dragoman_service.datatypes import Span, WarningKind
-from dragoman_service.text.invariants.violations import MASK, Texts, Violation, primary_language, quoted
+from dragoman_service.language_tags import primary_language
+from dragoman_service.text.invariants.violations import MASK, Texts, Violation, quoted
 
 _MAX_ENDING = 32  # characters at the end that are read
 _EMOTICON = re.compile(r"[:;]-?[)(DP]\Z")

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from dragoman_service.text.invariants.violations import primary_language
+from dragoman_service.language_tags import primary_language
 
 # fmt: off
 _ENGLISH = {

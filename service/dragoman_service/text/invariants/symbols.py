@@ -8,7 +8,8 @@ from functools import lru_cache
 from itertools import islice
 
 from dragoman_service.datatypes import Span, WarningKind
-from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, primary_language, quoted
+from dragoman_service.language_tags import primary_language
+from dragoman_service.text.invariants.violations import MAX_VIOLATIONS, Texts, Violation, quoted
 
 _ALPHANUMERIC = re.compile(r"[^\W_]")
 _REPLACEMENT = "\ufffd"

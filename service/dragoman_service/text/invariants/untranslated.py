@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dragoman_service.datatypes import Span, WarningKind
-from dragoman_service.text.invariants.violations import Texts, Violation, primary_language
+from dragoman_service.language_tags import primary_language
+from dragoman_service.text.invariants.violations import Texts, Violation
 
 # Lower-case words that are not a part of a name, identifier, path or template.
 _TRANSLATABLE = re.compile(r"(?<![\w@#$%&/\\.:_~+=<>{}\[\]'’-])[^\W\d_A-Z]{2,64}+(?![\w@#$%/\\_~+=<>{}\[\]'’-]|[.:]\w)")

@@ -75,8 +75,3 @@ Invariant = Callable[[Texts], Iterator[Violation]]
 def quoted(text: str) -> str:
     """Return a text for a message, shortened."""
     return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[: _MAX_QUOTED_CHARACTERS - 1]}…"
-
-
-def primary_language(tag: str) -> str:
-    """Return the language of a tag, without script and region."""
-    return tag[:3].split("-", maxsplit=1)[0].lower()
