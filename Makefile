@@ -129,7 +129,7 @@ stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs [MODE=sho
 soak stress:
 	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
-bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
+bench: $(VENV)/.bench ## Compare with CTranslate2 and Transformers: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
 	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \
 		$(if $(NEIGHBOUR),--neighbour $(NEIGHBOUR))
 

@@ -186,7 +186,7 @@ def prepare_process(environment: Any, runner: Any, **_: Any) -> None:
     if not options.user_classes:
         environment.user_classes = [environment.available_user_classes[flags.USERS[options.texts]]]
     if options.shape in flags.SHAPES:
-        environment.shape_class = getattr(shapes, flags.SHAPES[options.shape])()
+        environment.shape_class = shapes.Shape()
         environment.shape_class.runner = runner
     try:
         test.check()

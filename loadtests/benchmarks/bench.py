@@ -27,18 +27,17 @@ from loadtests.benchmarks.interface import (
     add_gpu,
 )
 from loadtests.benchmarks.models import MODELS, prepare_model
-from loadtests.benchmarks.report import engine_line, pair_lines, write_bench
+from loadtests.benchmarks.report import BENCH_NAME, engine_line, pair_lines
 from loadtests.benchmarks.systems import Workers
 from loadtests.generator.flags import several
 from loadtests.generator.records import percentile
-from loadtests.report.report import environment, num_cores
+from loadtests.report.report import environment, num_cores, write_json
 
 System = tuple[SystemName, Precision]
 Pairing = tuple[System, System]  # ours and another one
 _INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
 _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
-_PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
 _ON_GPU: Final[tuple[SystemName, ...]] = ("ctranslate2", "transformers")
 _NUM_SENTENCES: Final[Mapping[cases.Mode, int]] = {"short": 200, "full": 300}  # of each set
 _SLOW_CASE: Final = "batch8"  # the only case of Transformer-base for the slow systems, to limit the total time
@@ -105,11 +104,11 @@ def _run(arguments: argparse.Namespace) -> int:
                     compared = _compare(workers, case, plan, decode)
                     print(*pair_lines(compared), sep="\n", flush=True)
                     record["cases"].append(compared)
-                    write_bench(arguments.output, record)  # after each case, in case a later one fails
+                    write_json(arguments.output / BENCH_NAME, record)  # after each case, in case a later one fails
     if not record["cases"]:
         print(f"no case matches {arguments.cases}; names depend on the test sets", file=sys.stderr)
         return 2
-    print(f"results and table are in {arguments.output}")
+    print(f"results are in {arguments.output}")
     return 0
 
 
@@ -132,7 +131,7 @@ def _pairings(case: cases.Case, plan: Plan) -> Sequence[Pairing]:
     if mode == "short":
         return (_INT8, _TRANSFORMERS) if has_slow else (_INT8,)
     has_slow |= case.model == "shipped" and len(case.sources) <= _MAX_SLOW_SOURCES
-    return (_INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow else (_INT8, _FP32)
+    return (_INT8, _FP32, _TRANSFORMERS) if has_slow else (_INT8, _FP32)
 
 
 def _compare(workers: Workers, case: cases.Case, plan: Plan, decode: Callable[[TokenIds], str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 from dragoman_service.bundle.files import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
-SystemName = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
+SystemName = Literal["dragoman", "ctranslate2", "transformers"]
 Precision = Literal["int8", "fp16", "fp32"]
 Device = Literal["cpu", "cuda"]
 GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}  # "cpu" stands in for a GPU
@@ -140,7 +140,7 @@ class WorkDone(NamedTuple):
 
 
 class System(Protocol):
-    """A loaded network; implementations are in modules such as `system_pytorch`."""
+    """A loaded network; implementations are in modules such as `system_transformers`."""
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         """Return the best hypothesis of each source, in order."""

@@ -1,4 +1,4 @@
-"""Results of comparisons: lines, JSON, a Markdown table, plots.
+"""Results of comparisons: lines, JSON, plots.
 
 A record is JSON-ready: a case of `bench`, or a comparison of `load` with one other system on one model.
 """
@@ -10,17 +10,15 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.report.report import figures_line, markdown, new_figure, write_json, write_picture
+from loadtests.report.report import figures_line, new_figure, write_json, write_picture
 
 BENCH_NAME: Final = "results.json"
-TABLE_NAME: Final = "table.md"
 LOAD_NAME: Final = "load.json"
 PICTURE_NAME: Final = "load.png"
 MAX_LATENCY_RATIO: Final = 0.6  # target for our latency divided by theirs, p50 and p95
 MIN_CAPACITY_RATIO: Final = 1.5  # target for our capacity divided by theirs
 SIDES: Final = ("ours", "theirs")
 Record = Mapping[str, Any]
-_ENGINE_HEADER: Final = ("model", "our instruction set", "CTranslate2", "products of 16 segments", "lone step")
 _DIGITS: Final = {  # decimal places if not 2, or 1 for milliseconds
     "tokens_ratio": 3,
     **dict.fromkeys(("ours_per_s", "theirs_per_s", "rate", "lone_gb_per_s", "read_gb_per_s"), 1),
@@ -57,52 +55,6 @@ def engine_line(model: str, speed: Record) -> str:
     """Return the line of a record of `engine_speed`."""
     sets = f'"{speed["ctranslate2"]}"' if speed["ctranslate2"] else None
     return _line("bench", engine="native", model=model, **{**speed, "ctranslate2": sets})
-
-
-def write_bench(directory: Path, record: Record) -> None:
-    """Write the results of `bench`."""
-    write_json(directory / BENCH_NAME, record)
-    (directory / TABLE_NAME).write_text(bench_table(record), encoding="utf-8")
-
-
-def bench_table(record: Record) -> str:
-    """Return machine, versions and a table row for each pair of the cases of `bench`."""
-    machine = record["machine"]
-    sets = ", ".join(machine["instruction_sets"])
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
-    python = f"Python {machine['python']} {'with' if machine['python_has_pgo'] else 'without'} PGO"
-    facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {python}; {versions}; {machine['date']}"
-    parts = [f"{facts}\n\n    {record['command']}\n"]
-    if record["engine"]:
-        parts.append(markdown(_ENGINE_HEADER, [_engine_row(*each) for each in record["engine"].items()]))
-    pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
-    header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
-    parts.append(markdown(header, [_speed_row(case, pair) for case, pair in pairs]))
-    agreeing = [
-        (case["case"], f"{pair['ours']['setup']} / {pair['theirs']['name']}", f"{100 * pair['identical']:.1f} %")
-        for case, pair in pairs
-        if pair["identical"] is not None
-    ]
-    if agreeing:
-        parts.append(markdown(("case", "against", "identical translations"), agreeing))
-    return "\n".join(parts)
-
-
-def _engine_row(model: str, speed: Record) -> tuple[str, ...]:
-    products = (
-        f"{speed['products_gmacs_per_s']:.0f} GMAC/s, {100 * speed['share_of_peak']:.0f} % of the peak in the L1 cache"
-    )
-    reading = f"{speed['lone_gb_per_s']:.1f} GB/s of weights; memory: {speed['read_gb_per_s']:.1f} GB/s"
-    return (model, speed["instruction_set"], speed["ctranslate2"] or "unknown", products, reading)
-
-
-def _speed_row(case: Record, pair: Record) -> tuple[str, ...]:
-    if case["sources_per_call"] == 1:
-        speeds = [f"{1000 * pair[side]['p50_s']:.0f} ms" for side in SIDES]
-    else:
-        speeds = [f"{pair[side]['tokens_per_s']:,.0f} tokens/s" for side in SIDES]
-    named = (case["model"], case["case"], str(pair["threads"]), pair["theirs"]["name"], f"{pair['ratio']:.2f}")
-    return (*named, *speeds, "" if pair["bleu_delta"] is None else f"{pair['bleu_delta']:+z.2f}")
 
 
 def load_lines(comparison: Record) -> Iterator[str]:

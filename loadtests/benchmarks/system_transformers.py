@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianConfig, MarianMTModel
 
+from dragoman_export.importers.bundle import read_network
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_export.onnx_export.network import Network
-from loadtests.benchmarks import system_pytorch
-from loadtests.benchmarks.interface import Output, SearchOptions, TokenIds
+from loadtests.benchmarks.interface import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 _NUM_POSITIONS: Final = 512
 _NAMES: Final = {  # parts of names here and in Transformers, replaced in order
@@ -34,15 +34,28 @@ _NAMES: Final = {  # parts of names here and in Transformers, replaced in order
 }
 
 
-class System(system_pytorch.System):
-    """`generate` in the thread pool of PyTorch."""
+class System:
+    """`generate` in the thread pool of PyTorch; no streams, no int8."""
 
-    def _load(self, network: Network) -> Any:
-        return convert(network)
+    def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
+        precision = torch.float16 if settings.precision == "fp16" else torch.float32
+        self._model = convert(read_network(files.open(), "fp32")).to(settings.device, precision)
+        self._num_threads = settings.num_threads
+
+    def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
+        """Return the best hypothesis of each source, in batches of similar length."""
+        torch.set_num_threads(self._num_threads)
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+        outputs: dict[int, Output] = {}
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            with torch.inference_mode():
+                outputs.update(zip(batch, self._search([sources[index] for index in batch], search), strict=True))
+        return [outputs[index] for index in range(len(sources))]
 
     def _search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
         config = self._model.config
-        ids, mask = (part.to(self._model.device) for part in system_pytorch.padded(sources, config.pad_token_id))
+        ids, mask = (part.to(self._model.device) for part in padded(sources, config.pad_token_id))
         generated = self._model.generate(
             input_ids=ids,
             attention_mask=mask.long(),
@@ -62,6 +75,14 @@ class System(system_pytorch.System):
             end = row.index(config.eos_token_id) + 1 if config.eos_token_id in row else len(row)  # then padding
             outputs.append(Output(token_ids=tuple(row[:end]), score=float(score)))
         return outputs
+
+
+def padded(sources: Sequence[TokenIds], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return token ids [B, S] and a mask [B, S] of real tokens."""
+    longest = max(map(len, sources))
+    ids = torch.tensor([[*source, *[pad_id] * (longest - len(source))] for source in sources])
+    lengths = torch.tensor([len(source) for source in sources])
+    return ids, torch.arange(longest) < lengths[:, None]
 
 
 def convert(network: Network) -> Any:

@@ -25,7 +25,6 @@ SYSTEMS: Final[dict[SystemName, str]] = {  # modules with a class `System`; each
     "dragoman": "loadtests.benchmarks.system_dragoman",
     "ctranslate2": "loadtests.benchmarks.system_ctranslate2",
     "transformers": "loadtests.benchmarks.system_transformers",
-    "pytorch": "loadtests.benchmarks.system_pytorch",
 }
 _PAUSE_S: Final = 0.3  # before another system: OpenMP threads of the last one spin for 0.2 s
 

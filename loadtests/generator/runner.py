@@ -6,7 +6,6 @@ Calls are planned and serialized before they are sent, and gRPC's own threads se
 import gc
 import math
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -54,13 +53,6 @@ class Run:
     samples: Sequence[Sample]  # warm-up included
     began_s: float  # start of the measured time, on `time.monotonic()`
     summary: Summary  # of the measured time
-
-    def latencies_ms(self) -> dict[str, list[tuple[float, float]]]:
-        """Return scheduled time in seconds and latency of each call, by outcome."""
-        points = defaultdict[str, list[tuple[float, float]]](list)
-        for one in self.records:
-            points[one.outcome.value].append((one.planned_s - self.began_s, 1000 * one.latency_s))
-        return points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""HTTP/2 of misbehaving clients: raw connections, frames, garbage, and floods of stream resets (CVE-2023-44487)."""
+"""HTTP/2 of misbehaving clients: raw connections, frames, and floods of stream resets (CVE-2023-44487)."""
 
 import contextlib
 import functools
 import itertools
-import random
 import socket
 import struct
 import time
@@ -19,12 +18,9 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 from hpack import Encoder
 from hyperframe.frame import (
-    ContinuationFrame,
-    DataFrame,
     HeadersFrame,
     RstStreamFrame,
     SettingsFrame,
-    WindowUpdateFrame,
 )
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -143,41 +139,6 @@ class RawConnection(H2Connection):
                 content = self._socket.recv(_READ_BYTES)
             self.is_closed = not content
         return content
-
-
-def garbage(seed: int) -> dict[str, bytes]:
-    """Return one input of each kind that is not gRPC: other protocols, noise, frames that HTTP/2 forbids."""
-    draw = random.Random(seed)
-    frames = [
-        raw_frame(
-            draw.choice((draw.randint(0, 9), draw.randint(0, 255))),
-            draw.randint(0, 255),
-            draw.randint(0, 7),
-            draw.randbytes(draw.randint(0, 63)),
-        )
-        for _ in range(draw.randint(1, 50))
-    ]
-    wrong_length = draw.choice((DataFrame(1, b"x"), HeadersFrame(1, b"x")))
-    headers = HeadersFrame(2, Encoder().encode(call_headers("/x/Y")), flags=["END_HEADERS"])
-    unknown_method = HeadersFrame(1, Encoder().encode(call_headers("/" + "x" * 1000)), flags=["END_HEADERS"])
-    after_hello = {
-        "noise-after-hello": draw.randbytes(draw.randint(1, 4096)),
-        "random-frames": b"".join(frames),
-        "wrong-length": b"\xff\xff\xff" + wrong_length.serialize()[3:],
-        "continuation-without-headers": ContinuationFrame(1, flags=["END_HEADERS"]).serialize(),
-        "data-without-stream": DataFrame(99, b"x" * 100, flags=["END_STREAM"]).serialize(),
-        "window-overflow": 3 * WindowUpdateFrame(0, 2**31 - 1).serialize(),
-        "even-stream": headers.serialize(),
-        "broken-headers": HeadersFrame(1, b"\xff" * draw.randint(1, 100), flags=["END_HEADERS"]).serialize(),
-        "settings-out-of-range": SettingsFrame(settings={SettingCodes.INITIAL_WINDOW_SIZE: 2**32 - 1}).serialize(),
-        "unknown-method": unknown_method.serialize() + DataFrame(1, flags=["END_STREAM"]).serialize(),
-    }
-    return {
-        "noise": draw.randbytes(draw.randint(1, 4096)),
-        "http1": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        "tls": TLS_HELLO,
-        **{kind: HELLO + content for kind, content in after_hello.items()},
-    }
 
 
 def flood_with_resets(address: str, path: str, *, num_connections: int, seconds: float, extra: Headers = ()) -> int:

@@ -39,25 +39,6 @@ def bad_utf8(draw: Draw, good: Message) -> bytes:
     return good.SerializeToString() + (encoded(_OPTIONS, raw) if is_option else raw)
 
 
-def truncated(draw: Draw, good: Message) -> bytes:
-    """A truncated message."""
-    message = good.SerializeToString()
-    return message[: draw.randrange(len(message))]
-
-
-def random_bytes(draw: Draw, _: Message) -> bytes:
-    """Random bytes."""
-    return draw.randbytes(draw.size(5000))
-
-
-def flipped_bits(draw: Draw, good: Message) -> bytes:
-    """A message with some flipped bits."""
-    message = bytearray(good.SerializeToString())
-    for bit in draw.sample(range(8 * len(message)), k=draw.randint(1, 8)):
-        message[bit // 8] ^= 1 << bit % 8
-    return bytes(message)
-
-
 def wrong_types(draw: Draw, good: Message) -> bytes:
     """Fields with a known number and another wire type, or the end of a group without a beginning."""
     number, wire_type = draw.choice([field.number for field in good.DESCRIPTOR.fields]), draw.randrange(8)
@@ -100,7 +81,6 @@ def duplicate_fields(draw: Draw, good: Message) -> bytes:
 CHANGES: Final[Mapping[str, Callable[[Draw, Message], bytes]]] = {
     change.__name__.replace("_", "-"): change
     for change in (
-        bad_utf8, truncated, random_bytes, flipped_bits, wrong_types, huge_lengths, nested_messages, unknown_fields,
-        duplicate_fields,
+        bad_utf8, wrong_types, huge_lengths, nested_messages, unknown_fields, duplicate_fields,
     )
 }  # fmt: skip

@@ -18,7 +18,7 @@ USERS: Final = {  # name of the class by the value of --texts
     "lines": "LinesUser",
     "http": "HttpApiUser",
 }
-SHAPES: Final = {"steps": "Steps", "ramp": "Ramp", "spike": "Spike", "daily": "Daily"}  # classes by --shape
+SHAPES: Final = ("steps", "ramp", "spike", "daily")
 DESCRIPTION: Final = """\
 Flags in addition to those of Locust. Without --host a server with the bundled models is started on free local ports,
 and its metrics are included. The API key is the value of DRAGOMAN_API_KEY.

@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
@@ -17,22 +17,11 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.generator.calls import Outcome
-
 _CPU_INFO = Path("/proc/cpuinfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 _OTHER_SYSTEMS = ("ctranslate2", "transformers", "torch", "sacrebleu")
 _PACKAGES = ("dragoman", "onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "locust", *_OTHER_SYSTEMS)
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
-COLORS: Final = {  # of calls by outcome, and of other series
-    Outcome.ANSWERED.value: "tab:green",
-    Outcome.REJECTED.value: "tab:blue",
-    Outcome.LATE.value: "tab:orange",
-    Outcome.LEFT.value: "tab:grey",
-    Outcome.ERROR.value: "tab:red",
-    "offered": "black",
-}
-Points = Sequence[tuple[float, float]]
 
 _DPI: Final = 120
 _MAX_SHOWN: Final = 5  # failures of a check
@@ -74,7 +63,6 @@ class Report:
     values: Mapping[str, Any] = field(default_factory=dict)  # further JSON
     violations: Sequence[str] = ()  # a sentence for each violated objective
     checks: Sequence[Check] = ()  # with checks, the line has a verdict
-    notes: Sequence[str] = ()  # warnings that do not affect the verdict
     table: str = ""
     picture: Callable[[], Figure] | None = None  # draws the plot
 
@@ -104,7 +92,7 @@ class Report:
             return dict(self.values)
         checks = [{"passed": not check.failures, **asdict(check)} for check in self.checks]
         judged = {"name": self.name, "figures": dict(self.figures), "verdict": self.verdict, "checks": checks}
-        return {"machine": describe_machine(), **judged, "notes": list(self.notes), **self.values}
+        return {"machine": describe_machine(), **judged, **self.values}
 
     def print_failures(self) -> None:
         """Print each violated objective and failed check."""
@@ -117,8 +105,6 @@ class Report:
         if self.picture is not None:
             write_picture(output / f"{self.name}.png", self.picture())
         print(self.table, end="")
-        for note in self.notes:
-            print(f"note: {note}", file=sys.stderr)
         self.print_failures()
         print(self.line)
         return 1 if self.failures else 0
@@ -165,37 +151,6 @@ def new_figure(
     """Return an empty figure of a size in inches, and its axes row by row."""
     figure = Figure(figsize=size, layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
-
-
-def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:
-    """Plot points, connected unless the style says otherwise."""
-    pairs = list(points)
-    axes.plot([x for x, _ in pairs], [y for _, y in pairs], label=label, **style)
-
-
-def draw(
-    axes: Axes,
-    lines: Mapping[str, Points],
-    *,
-    dots: Mapping[str, Points] | None = None,
-    limits: Mapping[str, float] | None = None,
-    **settings: Any,
-) -> None:
-    """Draw lines, dots and horizontal limits by name; then apply the settings of the axes."""
-    for name, points in (dots or {}).items():
-        plot(axes, points, name, color=COLORS.get(name), marker=".", markersize=3, linestyle="", rasterized=True)
-    for name, points in lines.items():
-        if points:
-            plot(axes, points, name, color=COLORS.get(name))
-    for name, level in (limits or {}).items():
-        axes.axhline(level, color="black", linestyle=":", linewidth=1, label=name)
-    if axes.lines:
-        axes.legend(loc="upper right")
-    else:
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center")
-    axes.set(**settings)
-    if "yscale" not in settings:
-        axes.set_ylim(bottom=0)
 
 
 def describe_machine() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from loadtests.generator.records import Summary
 from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, Slo, parse_slo
 from loadtests.generator.workload import Workload
-from loadtests.report.report import Report, environment, markdown, new_figure, plot, rounded
+from loadtests.report.report import Report, environment, markdown, new_figure, rounded
 
 NAME: Final = "capacity"
 DESCRIPTION: Final = """\
@@ -257,7 +257,7 @@ def _picture(capacity: Capacity, summaries: list[Summary], settings: Mapping[str
     right = left.twinx()
     for name, colour in _LATENCIES.items():
         times = [(one.offered_per_s, getattr(one.latency, f"{name}_ms")) for one in summaries if one.latency]
-        plot(left, times, f"latency {name}", color=colour, marker="o", markersize=4)
+        left.plot(*zip(*times, strict=True), label=f"latency {name}", color=colour, marker="o", markersize=4)
     left.axvline(capacity.per_s, color="black", linestyle="--", linewidth=1, label="capacity")
     xlabel = f"calls per second (capacity {capacity.per_s:.1f}: {settings['objective']})"
     left.set(xlabel=xlabel, ylabel="ms", yscale="log")
@@ -265,10 +265,10 @@ def _picture(capacity: Capacity, summaries: list[Summary], settings: Mapping[str
     machine = settings["machine"]
     left.set_title(f"{settings['title']}\n{machine['cpu']}, {machine['cores']} cores", fontsize="medium")
     answered = [(one.offered_per_s, one.goodput_per_s) for one in summaries]
-    plot(right, answered, "answered", color="tab:green", linestyle="-.")
+    right.plot(*zip(*answered, strict=True), label="answered", color="tab:green", linestyle="-.")
     if any(one.rejected for one in summaries):
         rejected = [(one.offered_per_s, one.rejected / one.duration_s) for one in summaries]
-        plot(right, rejected, "rejected", color="tab:green", linestyle=":")
+        right.plot(*zip(*rejected, strict=True), label="rejected", color="tab:green", linestyle=":")
     right.set(ylim=(0, None), ylabel="calls per second")
     lines = [*left.get_lines(), *right.get_lines()]
     left.legend(lines, [str(one.get_label()) for one in lines], fontsize="small", loc="upper left")

@@ -2,13 +2,10 @@
 
 import argparse
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
-
-from matplotlib.figure import Figure
 
 from dragoman_service.cli.server_process import ServerProcessError
 from loadtests.generator.calls import Method, Outcome
@@ -20,7 +17,7 @@ from loadtests.generator.server import Target
 from loadtests.generator.slo import GRAMMAR, parse_slo
 from loadtests.generator.texts import Profile
 from loadtests.generator.workload import MAX_TEXTS, Workload
-from loadtests.report.report import Report, draw, environment, new_figure, rounded
+from loadtests.report.report import Report, environment, rounded
 from loadtests.scenarios.capacity import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
 
 NAME: Final = "overload"
@@ -35,7 +32,7 @@ answers again at once.
 
 Times count from the scheduled time of a call. The run is invalid if the generator itself was late.
 
-OUTPUT contains overload.json and overload.png.
+OUTPUT contains overload.json.
 
 exit codes: 0 all checks passed, 1 a check or the server failed, 2 invalid usage"""
 
@@ -50,7 +47,6 @@ _MIN_GOODPUT: Final = 0.5  # of the capacity; generator and rejections share the
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `overload`."""
-    parser.add_argument("--short", action="store_const", const="short", dest="mode", help="same as --mode short")
     add = parser.add_argument_group("load").add_argument
     add("--factor", type=within(0.001, 3600), default=10.0, metavar="N", help="multiple of the capacity (10)")
     add("--capacity", type=within(0.001, 1e6), metavar="N", help="result of `capacity`, to skip the search")
@@ -156,20 +152,4 @@ def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, f
             ],
         },
         violations=violations,
-        picture=partial(_picture, run, capacity_per_s, memory_mb),
     )
-
-
-def _picture(run: Run, capacity_per_s: float, memory_mb: Sequence[tuple[float, float]]) -> Figure:
-    """Plot calls per second by outcome, latencies, and memory."""
-    counts = {"offered": Counter(int(one.planned_s - run.began_s) for one in run.records)}
-    for one in run.records:
-        counts.setdefault(one.outcome.value, Counter())[int(one.ended_s - run.began_s)] += 1
-    seconds = range(max(counts["offered"]) + 1)
-    by_second = {name: [(second, counted[second]) for second in seconds] for name, counted in counts.items()}
-    figure, (rates, latencies, memory) = new_figure(3, size=(9, 8), sharex=True)
-    draw(rates, by_second, limits={"capacity": capacity_per_s}, ylabel="calls per second")
-    deadline = {"deadline": 1000 * run.load.workload.deadline_s}
-    draw(latencies, {}, dots=run.latencies_ms(), limits=deadline, yscale="log", ylabel="latency, ms")
-    draw(memory, {"memory": memory_mb}, xlabel="seconds", ylabel="server memory, MiB")
-    return figure

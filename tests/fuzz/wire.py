@@ -19,7 +19,7 @@ from dragoman_service.datatypes import Ports
 from loadtests.generator.calls import Method
 from loadtests.generator.metrics import scrape
 from loadtests.hostile.attacks import ATTACKS, Credentials
-from loadtests.hostile.http2 import PREFACE, raw_frame
+from loadtests.hostile.http2 import PREFACE, TLS_HELLO, raw_frame
 from loadtests.hostile.mutations import MAX_INPUT_BYTES, mutated
 from tests.fuzz.calls import TRANSLATION_MESSAGES
 from tests.fuzz.target import Check, Target
@@ -164,7 +164,7 @@ _FRAMES = st.builds(
     ),
     length=st.one_of(st.none(), st.none(), st.integers(0, 2**24 - 1)),
 )
-_PREFACES = st.sampled_from([*[PREFACE + raw_frame(_SETTINGS, 0, 0, b"")] * 4, PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"])
+_PREFACES = st.sampled_from([*[PREFACE + raw_frame(_SETTINGS, 0, 0, b"")] * 4, PREFACE, b"", PREFACE[:16], TLS_HELLO])
 _PARTS = st.tuples(st.one_of(_CALLS, _FRAMES), st.sampled_from([1, 1, 1, 1, 2, 50, 400]))
 _CONNECTIONS = st.builds(
     lambda preface, parts: (preface + b"".join(part * times for part, times in parts))[:MAX_INPUT_BYTES],

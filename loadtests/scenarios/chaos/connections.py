@@ -1,4 +1,4 @@
-"""Faults of connections: clients that do not read, drop, drip, flood, cancel, or do not speak gRPC."""
+"""Faults of connections: clients that do not read, drop, drip or cancel."""
 
 import itertools
 import random
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Final
 
-import grpc
 from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
@@ -16,7 +15,7 @@ from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
 from loadtests.hostile import http2
-from loadtests.hostile.http2 import RawConnection, flood_with_resets, grpc_message
+from loadtests.hostile.http2 import RawConnection, grpc_message
 from loadtests.scenarios.chaos.fault import (
     HANDSHAKE_TIMEOUT_S,
     LATE,
@@ -27,20 +26,14 @@ from loadtests.scenarios.chaos.fault import (
     lasting,
     requests_metric,
 )
-from loadtests.scenarios.control_traffic import connect
 from loadtests.scenarios.stress_server import poll
 
 _SENTENCE: Final = "The weather is nice today, and the children play in the garden. "
 _NUM_SENTENCES: Final = 900  # far more than the server processes together; fits into the initial flow-control window
 _NUM_STREAMED: Final = 200
 _MAX_OPEN: Final = 200  # connections, far below the limit of the server
-_METADATA_BYTES: Final = tuple(1024 * kib for kib in (8, 32, 64, 256, 1024))
-_ACCEPTED_METADATA_BYTES: Final = 15 * 1024
-_MESSAGE_BYTES: Final = ((5 * 1024**2, grpc.Compression.NoCompression), (64 * 1024**2, grpc.Compression.Gzip))
-_WATCH: Final = "/grpc.health.v1.Health/Watch"
 _RESETS_PER_CONNECTION: Final = 100
 _REPLY_S: Final = 5.0
-_FLOODED: Final = {"slowest_s": 5.0, "health_s": 5.0, "rss_growth_mb": 160.0}
 
 
 @fault(
@@ -143,64 +136,6 @@ def drip(run: FaultRun, slow: Sequence[tuple[RawConnection, bytes]], seconds: fl
         time.sleep(0.2)
 
 
-@fault(amounts=(20, 200), expected={"RESOURCE_EXHAUSTED", "raw_rejected", "never_acknowledged_closed"})
-def large_metadata(run: FaultRun) -> None:
-    """Metadata of 8 KiB to 1 MiB and a thousand headers, also without the limits of gRPC's client."""
-    with connect(run.address) as client:
-        for number, size in zip(range(run.amount), itertools.cycle(_METADATA_BYTES)):
-            request = run.known_requests[number % len(run.known_requests)].request
-            reply = client.call(Method.TRANSLATE, request, metadata=(("x-note", "a" * size),))
-            if size <= _ACCEPTED_METADATA_BYTES:
-                run.require_ok(f"{size} bytes of metadata", [reply])
-            else:
-                run.status_counts[reply.status] += 1
-    many = [(f"x-note-{number}", "a" * 100) for number in range(1000)]
-    for extra in (*([("x-note", "a" * size)] for size in _METADATA_BYTES), many):
-        result = _raw_call(run, grpc_message(run.known_requests[0].request), extra=extra)
-        if sum(len(value) for _, value in extra) > _ACCEPTED_METADATA_BYTES:
-            run.status_counts[f"raw_{result}"] += 1
-        else:
-            run.require(result == "answered", f"a call with raw headers of an accepted size was {result}")
-    with closing(RawConnection(run.address)) as connection:  # limits bind only clients that acknowledge the settings
-        connection.send(http2.HELLO)
-        is_closed = connection.wait_until_closed(HANDSHAKE_TIMEOUT_S + _REPLY_S)
-    run.status_counts["never_acknowledged_closed" if is_closed else "never_acknowledged_served"] += 1
-
-
-def _raw_call(run: FaultRun, content: bytes, **options: Any) -> str:
-    """Make a call on a new connection; return whether it was answered, ignored or rejected."""
-    with closing(RawConnection(run.address)) as connection:
-        connection.begin().call(Method.TRANSLATE.path, content, **options)
-        result = connection.reply(_REPLY_S)
-    return result if result in {"answered", "ignored"} else "rejected"
-
-
-@fault(amounts=(4, 40), expected={"RESOURCE_EXHAUSTED", "lying_length_rejected"})
-def large_messages(run: FaultRun) -> None:
-    """Requests of 5 MiB, of 64 MiB compressed, and with false lengths."""
-    with connect(run.address) as client:
-        for size, compression in itertools.islice(itertools.cycle(_MESSAGE_BYTES), run.amount):
-            request = pb.TranslateRequest(texts=["\0" * size]).SerializeToString()
-            reply = client.call(Method.TRANSLATE, request, compression=compression)
-            run.status_counts[reply.status] += 1
-    for _ in range(run.amount):
-        run.status_counts[f"lying_length_{_raw_call(run, grpc_message(b'x', length=2**32 - 1), ends=False)}"] += 1
-
-
-@fault(amounts=(2000, 20_000))
-def ping_flood(run: FaultRun) -> None:
-    """Thousands of pings without a pause; the server closes that connection only."""
-    connection = run.connect().begin()
-    for _ in range(100):
-        connection.ping(bytes(8))
-    pings = connection.data_to_send()
-    for _ in range(run.amount // 100):
-        connection.send(pings)
-    run.status_counts[connection.reply(_REPLY_S)] += 1
-    is_closed = connection.wait_until_closed(_REPLY_S)
-    run.require(is_closed, f"the connection is still open after {run.amount} pings")
-
-
 @fault(amounts=(800, 10_000), metric=requests_metric("Translate", "CANCELLED"), limits={"slowest_s": 4.0})
 def rapid_reset(run: FaultRun) -> None:
     """Thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)."""
@@ -215,45 +150,3 @@ def rapid_reset(run: FaultRun) -> None:
                 connection.flush()
             run.status_counts[f"connection_{connection.reply(0.05)}"] += 1
             run.status_counts["cancelled"] += len(streams)
-
-
-@fault(amounts=(13, 100))
-def garbage(run: FaultRun) -> None:
-    """Other protocols, noise and forbidden frames; the server closes the connection or responds."""
-    for number in range(run.amount):
-        for content in http2.garbage(number).values():
-            with closing(RawConnection(run.address)) as connection:
-                connection.send(content)
-                run.status_counts[connection.reply(0.05)] += 1
-
-
-@fault(seconds=(3.0, 15.0), metric=requests_metric("Translate", "CANCELLED"), limits=_FLOODED)
-def reset_flood(run: FaultRun) -> None:
-    """Calls are begun and reset on many connections at the maximum rate; no other call fails."""
-    path = Method.TRANSLATE.path
-    run.status_counts["reset"] += flood_with_resets(run.address, path, num_connections=16, seconds=run.seconds)
-
-
-@fault(amounts=(100, 100), metric='dragoman_limit_rejections_total{limit="max_watchers"}')
-def silent_watchers(run: FaultRun) -> None:
-    """Clients watch the health service and do not read; the server limits them."""
-    for _ in range(run.amount):
-        run.connect(window_bytes=0).begin().call(_WATCH, grpc_message(b""), ends=True)
-        run.status_counts["watching"] += 1
-
-
-@fault(
-    amounts=(100, 400),
-    seconds=(3.0, 11.0),
-    metric='dragoman_limit_rejections_total{limit="message_timeout_s"}',
-    limits=_FLOODED,
-)
-def silent_connections(run: FaultRun) -> None:
-    """Calls of headers only, or without the last byte of the message; other calls of the same host are served."""
-    request = grpc_message(run.known_requests[0].request)[:-1]
-    for number in range(run.amount):
-        if number % 50 == 0:
-            connection = run.connect().begin()
-        connection.call(Method.TRANSLATE.path, request if number % 2 else b"", ends=False)
-        run.status_counts["silent"] += 1
-    time.sleep(run.seconds)

@@ -4,22 +4,18 @@ import argparse
 import re
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
-
-from matplotlib.figure import Figure
 
 from dragoman_service.cli.server_process import ServerProcess
 from loadtests.generator.flags import within
 from loadtests.generator.metrics import CALLS, SEGMENTS, Footprint, footprint, remaining_work, scrape
 from loadtests.generator.server import Target
 from loadtests.generator.texts import Texts, read_texts
-from loadtests.report.report import Check, Report, draw, figures_line, new_figure, require, rounded
+from loadtests.report.report import Check, Report, figures_line, require, rounded
 from loadtests.scenarios.soak.accounting import Accounting, Entry, read_access_log
 from loadtests.scenarios.soak.calls import CallerPool, SoakClient
 from loadtests.scenarios.soak.memory import Sample, Settings, check_memory
@@ -69,7 +65,6 @@ _BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _IDLE_TIMEOUT_S: Final = 60.0
 _CALM_S: Final = 2.0  # without change until the server counts as idle
 _SAMPLE_EACH_S: Final = 0.5
-_TITLE_WIDTH: Final = 110
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
 
 
@@ -220,8 +215,7 @@ def report_of(observed: Observations, logged: Sequence[Entry], log_errors: Seque
         "samples": observed.samples,
         "settled": observed.settled,
     }
-    picture = partial(_picture, observed, title=figures_line("soak", figures))
-    return Report(name="soak", figures=figures, checks=checks, values=values, picture=picture)
+    return Report(name="soak", figures=figures, checks=checks, values=values)
 
 
 def _remaining(observed: Observations) -> dict[str, int]:
@@ -234,17 +228,6 @@ def _remaining(observed: Observations) -> dict[str, int]:
         "tasks": round(sum(remaining_work(metrics, CALLS).values())),  # calls in flight
         "slots": len(remaining_work(metrics, SEGMENTS)) + max(0, len(versions) - 1),  # also series of old versions
     }
-
-
-def _picture(observed: Observations, *, title: str) -> Figure:
-    figure, (memory, counts, work) = new_figure(3, size=(10, 9), sharex=True)
-    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
-    over_time = {name: [(one["at_s"], one[name]) for one in observed.samples] for name in observed.samples[0]}
-    settled = [(one["at_s"], one["rss_mb"]) for one in observed.settled]
-    draw(memory, {"rss_mb": over_time["rss_mb"], "idle after a phase": settled}, yscale="linear")
-    draw(counts, {name: over_time[name] for name in ("threads", "fds")})
-    draw(work, {name: over_time[name] for name in ("calls", "swaps")}, xlabel="seconds", yscale="symlog")
-    return figure
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,5 @@
-"""Shapes, figures and thresholds of Locust tests."""
+"""Figures and thresholds of Locust tests."""
 
-import importlib
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from loadtests.generator.calls import Outcome
 from loadtests.generator.metrics import CPU_SECONDS, Sample
 from loadtests.generator.slo import parse_slo
-from loadtests.load.flags import SHAPES
 from loadtests.load.results import count_outcomes, figures_of, server_figures, violations
 
 FAILURES = {"rejected: RESOURCE_EXHAUSTED": 2, "CallError('late: DEADLINE_EXCEEDED')": 1, "KeyError('a')": 1}
@@ -29,29 +27,6 @@ def statistics(failures: Mapping[str, int], *, num_answered: int = 0, num_left: 
     )
     errors = {text: SimpleNamespace(error=text, occurrences=count) for text, count in failures.items()}
     return SimpleNamespace(total=total, errors=errors)
-
-
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("steps", [20, 20, 40, 60, 80, 100]),
-        ("ramp", [1, 10, 30, 50, 75, 90]),
-        ("spike", [20, 20, 20, 100, 20, 20]),
-        ("daily", [20, 28, 72, 100, 60, 28]),
-    ],
-)
-def test_shape_sets_the_users_over_the_time(name: str, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
-    shape = getattr(importlib.import_module("loadtests.load.shapes"), SHAPES[name])()
-    options = SimpleNamespace(run_time=1000, num_users=100)
-    shape.runner = SimpleNamespace(environment=SimpleNamespace(parsed_options=options))
-    ticks = []
-    for elapsed_s in (0, 100, 300, 500, 750, 900, 1000):
-        monkeypatch.setattr(shape, "get_run_time", lambda elapsed_s=elapsed_s: elapsed_s)
-        ticks.append(shape.tick())
-
-    assert [tick[0] for tick in ticks[:-1]] == counts
-    assert ticks[-1] is None
 
 
 def test_figures_are_shares_of_all_calls() -> None:
