@@ -148,19 +148,6 @@ def test_name_that_resolves_to_this_machine_is_rejected(stack: Stack) -> None:
     assert answer.status_code == HTTPStatus.MISDIRECTED_REQUEST
 
 
-def test_calls_succeed_while_a_replica_stops(stack: Stack) -> None:
-    replica = min(stack.replicas())
-    command = [stack.engine.client, "stop", "--time", str(GRACE_S), replica]
-    with subprocess.Popen(command, env=stack.environment, stdout=subprocess.DEVNULL) as stopping:
-        for _ in range(20):
-            assert TRANSLATED_WORD in translate(stack.target)
-            assert TRANSLATED_WORD in post_text(stack.url).text
-    assert stopping.returncode == 0
-    assert TRANSLATED_WORD in translate(stack.target)
-    assert stack.engine.inspect(replica)["State"]["ExitCode"] == 0
-    stack.engine.call("start", replica)
-
-
 def test_load_succeeds_and_everything_is_scraped(stack: Stack) -> None:
     stack.call("run", "--rm", "--no-deps", "load", "--headless", "--run-time=8s")  # exit code 1 if a call fails
 

@@ -102,14 +102,6 @@ def test_server_starts_from_compiled_bytecode(engine: Engine) -> None:
     assert re.findall(r"^# code object from (/.*)$", log, re.MULTILINE) == []
 
 
-def test_server_without_access_rule_does_not_start(engine: Engine) -> None:
-    with engine.container(*RESTRICTED) as container:
-        container.wait_until(lambda: container.state["Status"] == "exited", timeout_s=20)
-
-        assert container.state["ExitCode"] == 2
-        assert "access.allow_unauthenticated" in "\n".join(container.log_lines())
-
-
 def test_restricted_container_starts_translates_and_drains(engine: Engine) -> None:
     with engine.container(*OPEN, *RESTRICTED, *TMPFS, *NO_SHELL) as container:
         serving_s = container.wait_until(container.is_serving)

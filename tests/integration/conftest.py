@@ -26,6 +26,13 @@ async def server(tiny_model: Path) -> AsyncIterator[RunningServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+async def shared_server(tiny_model: Path) -> AsyncIterator[RunningServer]:
+    """A ready server with one model for tests that change no state of it."""
+    async with running_server(tiny_model) as server:
+        yield server
+
+
 def _models(tmp_path_factory: pytest.TempPathFactory, *versions: str) -> Path:
     directory = tmp_path_factory.mktemp("models")
     (directory / "tiny").mkdir()

@@ -45,11 +45,11 @@ def num_requests(server: RunningServer, transport: Transport, status: str) -> fl
     ],
 )
 async def test_translation_equals_the_unary_response(
-    server: RunningServer, transport: Transport, text: str, options: dict[str, Any]
+    shared_server: RunningServer, transport: Transport, text: str, options: dict[str, Any]
 ) -> None:
-    response = await transport.translate(server, text, options=pb.DecodingOptions(**options))
+    response = await transport.translate(shared_server, text, options=pb.DecodingOptions(**options))
 
-    (whole,) = (await server.translate(text, options=pb.DecodingOptions(**options))).translations
+    (whole,) = (await shared_server.translate(text, options=pb.DecodingOptions(**options))).translations
     assert response == Response(hypotheses=tuple(each.text for each in whole.hypotheses), request_id="r-1")
     protected = ("{name}", "https://example.com/x?y=1") if "{name}" in text else ()
     assert [response.hypotheses[0].count(part) for part in protected] == [1] * len(protected)
@@ -84,19 +84,19 @@ async def test_request_is_counted_timed_and_logged(server: RunningServer, transp
     ],
 )
 async def test_rejection_names_the_field(
-    server: RunningServer, transport: Transport, fields: dict[str, Any], error: tuple[str, str, tuple[str, ...]]
+    shared_server: RunningServer, transport: Transport, fields: dict[str, Any], error: tuple[str, str, tuple[str, ...]]
 ) -> None:
-    response = await transport.translate(server, SENTENCE, **fields)
+    response = await transport.translate(shared_server, SENTENCE, **fields)
 
     code, reason, names = error
     assert response == Response(code=code, reason=reason, fields=names, request_id="r-1")
 
 
-async def test_missing_source_language_is_detected(server: RunningServer, transport: Transport) -> None:
-    response = await transport.translate(server, SENTENCE, source_language="")
+async def test_missing_source_language_is_detected(shared_server: RunningServer, transport: Transport) -> None:
+    response = await transport.translate(shared_server, SENTENCE, source_language="")
 
     assert response.detected_language == "en"
-    assert response.hypotheses == (await transport.translate(server, SENTENCE)).hypotheses
+    assert response.hypotheses == (await transport.translate(shared_server, SENTENCE)).hypotheses
 
 
 async def test_glossary_is_used(tiny_model: Path, tmp_path: Path, transport: Transport) -> None:
@@ -185,10 +185,10 @@ async def test_request_beyond_the_limit_of_concurrent_requests_is_rejected(
 
 async def test_keys_and_quotas_apply(tiny_model: Path, tmp_path: Path, transport: Transport) -> None:
     callers = tmp_path / "callers.toml"
-    callers.write_text(caller_entry("shop", SHOP) + caller_entry("slow", SLOW, tokens_per_min=60))
+    callers.write_text(caller_entry("shop", SHOP) + caller_entry("slow", SLOW, tokens_per_min=6))
     async with running_server(tiny_model, access__callers_file=callers) as server:
         keys = (None, new_key(), SHOP[:-1], SHOP, SLOW, SLOW, SHOP)
-        responses = [await transport.translate(server, "A man. " * 30, key=key) for key in keys]
+        responses = [await transport.translate(server, "A man. " * 3, key=key) for key in keys]
 
     assert [(response.code, response.reason, response.retry_delay_s > 0) for response in responses] == [
         *[("UNAUTHENTICATED", "UNAUTHENTICATED", False)] * 3,

@@ -87,7 +87,7 @@ def test_wide_beam_equals_exhaustive_search(seed: int, alpha: float, options: di
     assert_same(model, segment, exhaustive_search(model, segment))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", OPTIONS)
 def test_beam_of_one_is_greedy_search(seed: int, options: dict[str, Any]) -> None:
     model = ToyModel(seed=seed, eos_bias=1.0)
@@ -102,9 +102,9 @@ def searched_segment(seed: int, *, beam_size: int, **search: Any) -> Segment:
     return make_segment(seed, beam_size=beam_size, max_target_tokens=10, **search, **options)
 
 
-@pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
-@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(2, 1), (4, 1), (4, 4), (7, 3)])
+@pytest.mark.parametrize("seed", range(len(OPTIONS)))
+@pytest.mark.parametrize("alpha", [-0.7, 0.6, 2.0])
+@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(2, 1), (4, 4), (7, 3)])
 def test_exact_bound_never_changes_the_result(seed: int, alpha: float, beam_size: int, num_hypotheses: int) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
     segment = searched_segment(
@@ -118,9 +118,9 @@ def test_exact_bound_never_changes_the_result(seed: int, alpha: float, beam_size
     assert_same(model, segment, full_beam_search(model, segment))
 
 
-@pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
-@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (2, 1), (4, 1), (4, 4), (7, 3)])
+@pytest.mark.parametrize("seed", range(len(OPTIONS)))
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (4, 4), (7, 3)])
 def test_early_stopping_ends_with_the_last_hypothesis_of_the_beam(
     seed: int, alpha: float, beam_size: int, num_hypotheses: int
 ) -> None:
@@ -132,7 +132,7 @@ def test_early_stopping_ends_with_the_last_hypothesis_of_the_beam(
     assert_same(model, segment, full_beam_search(model, segment))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("num_words", [5, 60])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (3, 2), (5, 5)])
@@ -147,7 +147,7 @@ def test_options_equal_a_search_over_the_whole_vocabulary(
     assert_same(model, segment, full_beam_search(model, segment))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("options", OPTIONS)
 def test_masked_placeholders_are_never_taken(seed: int, options: dict[str, Any]) -> None:
     words = range(FIRST_WORD, FIRST_WORD + 60)

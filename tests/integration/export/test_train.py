@@ -1,7 +1,5 @@
 """`dragoman export train` on an invented language pair, from text to weights."""
 
-import gzip
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +13,7 @@ import torch
 from dragoman_export.__main__ import main
 from dragoman_export.training.checkpoint import list_checkpoints
 from dragoman_export.training.report import Record, read_log
-from tests.unit.export.tiny_training import make_pairs, write_tsv
+from tests.unit.export.tiny_training import write_tsv
 
 pytestmark = pytest.mark.slow
 
@@ -55,11 +53,6 @@ def newest(path: Path) -> dict[str, Any]:
     return content
 
 
-def have_equal_weights(one: Path, other: Path) -> bool:
-    models = [newest(path)["model"] for path in (one, other)]
-    return all(torch.equal(weight, models[1][name]) for name, weight in models[0].items())
-
-
 def records(path: Path, event: str) -> list[Record]:
     return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
 
@@ -78,35 +71,6 @@ def test_loss_decreases_and_the_run_folder_is_complete(tmp_path: Path, files: li
     (events,) = [name for name in names if name.startswith("tensorboard/events.out.tfevents.")]
     files_of_run = {"config.json", "curves.png", "environment.json", "log.jsonl", "vocabulary.model"}
     assert names == {*files_of_run, *checkpoints, events}
-
-
-def test_two_gzip_files_equal_one_tsv(tmp_path: Path, files: list[str]) -> None:
-    sides = zip(*make_pairs(300), strict=True)
-    for name, lines in zip(("source", "target"), sides, strict=True):
-        (tmp_path / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    two = ["--train-source", str(tmp_path / "source"), "--train-target", str(tmp_path / "target"), *files[2:]]
-
-    train_anew(tmp_path / "two", two, "--max-steps", "3")
-
-    train_anew(tmp_path / "one", files, "--max-steps", "3")
-    assert have_equal_weights(tmp_path / "one", tmp_path / "two")
-
-
-def test_skipped_lines_are_reported_and_counted(
-    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = tmp_path / "train.tsv"
-    text.write_bytes(Path(files[1]).read_bytes() + b"no tab\nred \xff\tRED\n" + b"red " * 60 + b"\tRED\n")
-
-    limits = ("--max-steps", "1", "--max-malformed", "0.1", "--max-tokens", "50")
-    train_anew(tmp_path / "run", [*files, "--train", str(text)], *limits)
-
-    message = capsys.readouterr().err
-    assert f"malformed: {text}:301: 1 columns, expected 2" in message
-    assert re.search(rf"{text}:303: skipped, \d+ and \d+ tokens, limit 50", message)
-    assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
-    assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
-    assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
 
 
 def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: list[str]) -> None:

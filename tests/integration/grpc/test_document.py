@@ -127,6 +127,7 @@ async def test_document_without_deadline_ends_after_the_default(tiny_model: Path
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
 
+@pytest.mark.slow
 async def test_five_megabytes_are_translated(tiny_model: Path) -> None:
     line = "." * 9_999 + "\n"
     text = "".join(f"{line * 10}{sentence}\n" for sentence in SENTENCES * 6) + line * 20

@@ -62,17 +62,6 @@ async def test_missing_source_language_is_detected_or_rejected(models: Path) -> 
     assert (german.detected_language.language, german.detected_language.is_served) == ("de", False)
 
 
-async def test_texts_without_letters_are_unchanged(models: Path) -> None:
-    async with running_server(models) as server:
-        mixed = await server.translate("7", ENGLISH, " 🙂", source_language="", model="en-de")
-        blank = await server.translate("", source_language="", model="en-de")
-
-    assert [translation.hypotheses[0].text for translation in mixed.translations][::2] == ["7", " 🙂"]
-    assert mixed.detected_language.language == "en"
-    assert [hypothesis.text for hypothesis in blank.translations[0].hypotheses] == [""]
-    assert (blank.detected_language.language, blank.detected_language.confidence) == ("en", 0)
-
-
 async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
     async with running_server(models) as server, http_client(server) as http:
         request = pb.DetectLanguageRequest(texts=[ENGLISH, GERMAN, "12345"])

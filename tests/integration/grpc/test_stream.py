@@ -40,16 +40,16 @@ def invalid(field: str, request_id: str) -> Response:
     return Response(code="INVALID_ARGUMENT", reason="INVALID_FIELD", fields=(field,), request_id=request_id)
 
 
-async def test_each_request_of_a_stream_is_answered(server: RunningServer) -> None:
-    responses = await responses_by_id(await begin(server, *map(numbered, range(40))))
+async def test_each_request_of_a_stream_is_answered(shared_server: RunningServer) -> None:
+    responses = await responses_by_id(await begin(shared_server, *map(numbered, range(40))))
 
     assert set(responses) == {f"r{number}" for number in range(40)}
-    alone = await server.translation.Translate(numbered(7))
+    alone = await shared_server.translation.Translate(numbered(7))
     assert responses["r7"].translations == alone.translations
 
 
-async def test_response_precedes_the_end_of_the_stream(server: RunningServer) -> None:
-    stream = await begin(server)
+async def test_response_precedes_the_end_of_the_stream(shared_server: RunningServer) -> None:
+    stream = await begin(shared_server)
 
     for number in range(3):
         await stream.write(numbered(number))
@@ -59,16 +59,16 @@ async def test_response_precedes_the_end_of_the_stream(server: RunningServer) ->
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_invalid_request_of_a_stream_fails_alone(server: RunningServer) -> None:
+async def test_invalid_request_of_a_stream_fails_alone(shared_server: RunningServer) -> None:
     bad = numbered(1, target_prefixes=["a", "b"])
 
-    responses = await responses_by_id(await begin(server, numbered(0), bad, numbered(2)))
+    responses = await responses_by_id(await begin(shared_server, numbered(0), bad, numbered(2)))
 
     assert [responses[f"r{number}"].HasField("error") for number in range(3)] == [False, True, False]
     failed = responses["r1"]
     assert of_stream_response(failed) == invalid("target_prefixes", "r1")
     assert not failed.translations
-    assert (await rejection(server.translation.Translate(bad))).message == failed.error.message
+    assert (await rejection(shared_server.translation.Translate(bad))).message == failed.error.message
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ async def test_invalid_request_of_a_stream_fails_alone(server: RunningServer) ->
     ids=["invalid UTF-8 in a text", "invalid UTF-8 without an id", "cut off", "no protobuf"],
 )
 async def test_unparsable_request_of_a_stream_fails_alone(
-    server: RunningServer, message: bytes, request_id: str
+    shared_server: RunningServer, message: bytes, request_id: str
 ) -> None:
-    stream = server.channel.stream_stream(f"/dragoman.v1.TranslationService/{METHOD}")()
+    stream = shared_server.channel.stream_stream(f"/dragoman.v1.TranslationService/{METHOD}")()
     for raw_request in (numbered(0).SerializeToString(), message, numbered(2).SerializeToString()):
         await stream.write(raw_request)
     await stream.done_writing()
@@ -94,8 +94,8 @@ async def test_unparsable_request_of_a_stream_fails_alone(
 
 
 @pytest.mark.parametrize("request_id", ["", "x" * 129, "ß"])
-async def test_stream_request_needs_a_valid_id(server: RunningServer, request_id: str) -> None:
-    responses = await responses_by_id(await begin(server, request("A man.", request_id=request_id)))
+async def test_stream_request_needs_a_valid_id(shared_server: RunningServer, request_id: str) -> None:
+    responses = await responses_by_id(await begin(shared_server, request("A man.", request_id=request_id)))
 
     assert of_stream_response(responses[request_id]) == invalid("request_id", request_id)
 

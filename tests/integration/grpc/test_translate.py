@@ -14,6 +14,11 @@ LONG_SENTENCE = "two children play with a red ball in the garden. " * 6 + "and s
 HOT: dict[str, Any] = {"temperature": 2.0}
 
 
+@pytest.fixture(scope="module")
+def server(shared_server: RunningServer) -> RunningServer:
+    return shared_server
+
+
 async def translated(
     server: RunningServer, *texts: str, target_prefixes: tuple[str, ...] = (), **options: Any
 ) -> list[pb.Translation]:

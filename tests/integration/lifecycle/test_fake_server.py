@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from dragoman.client import (
     TranslationClient,
 )
 from dragoman_service.datatypes import Ports
-from tests.integration.real_process import START_S, STOP_S, process
+from tests.integration.real_process import START_S, process
 from tests.integration.running_server import TEST_TIMEOUT_S
 
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
@@ -97,10 +96,3 @@ def test_injected_rejection_has_its_retry_delay_over_grpc_and_http(ports: Ports)
     assert caught.value.retry_after_s == 7.5
     assert (status, retry_after) == (503, "8")
     assert (problem["reason"], problem["retryDelay"]) == ("OVERLOADED", "7.500s")
-
-
-def test_model_directory_is_rejected_with_exit_code_2(tmp_path: Path) -> None:
-    with process("--fake", "--models", str(tmp_path)) as server:
-        assert server.wait(timeout_s=STOP_S) == 2
-
-    assert f"'models.directory' is '{tmp_path}'" in server.log

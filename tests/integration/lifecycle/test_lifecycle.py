@@ -90,8 +90,8 @@ async def test_every_served_service_has_a_state(tiny_model: Path) -> None:
     assert {state.status for state in (*states.values(), *watched)} == {SERVING}
 
 
-@pytest.mark.parametrize("num_channels", [40, 300])
-async def test_all_clients_with_health_checks_are_served(server: RunningServer, num_channels: int) -> None:
+async def test_all_clients_with_health_checks_are_served(server: RunningServer) -> None:
+    num_channels = 40
     max_watchers = GrpcSettings().max_peer_watchers
     async with contextlib.AsyncExitStack() as stack:
         options = [("grpc.service_config", HEALTH_CHECKS), ("grpc.use_local_subchannel_pool", 1)]
@@ -127,33 +127,6 @@ async def test_reflection_describes_all_services(server: RunningServer, version:
     assert set(names) == {*SERVICE_NAMES, "grpc.health.v1.Health", *reflections}
     for name in names:
         assert described_service(await reflected(file_containing_symbol=name), name).full_name == name
-
-
-async def test_metrics_are_exposed(server: RunningServer) -> None:
-    await server.translate("A man.")
-
-    status, body = await server.get("/metrics")
-
-    assert status == 200
-    assert 'dragoman_requests_total{method="Translate",status="OK"} 1.0' in body
-    assert 'dragoman_model_info{device="cpu",model="tiny",precision="fp32",version="1"} 1.0' in body
-
-
-async def test_drain_under_load_answers_all_admitted_calls(server: RunningServer) -> None:
-    server.model.halt()
-    admitted = [asyncio.ensure_future(server.translate(f"A {'red ' * number}ball.")) for number in range(20)]
-    await server.until_sample(20, "dragoman_requests_in_flight", method="Translate")
-
-    drain = asyncio.ensure_future(server.app.drain())
-    await server.until_sample(0, "dragoman_ready")
-
-    # The port is closed, or the call crosses GOAWAY.
-    assert (await rejection(server.translate("A man."))).code in {"UNAVAILABLE", "CANCELLED"}
-    assert [(await server.get(path))[0] for path in ("/healthz", "/readyz")] == [200, 503]
-    assert not drain.done()
-    server.model.resume()
-    assert await drain
-    assert [len(response.translations) for response in await asyncio.gather(*admitted)] == [1] * 20
 
 
 def num_received() -> int:

@@ -10,7 +10,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.real_process import CALL_S, START_S, connect, process
 
-AT_ONCE = 40
+AT_ONCE = 16
 LOAD_AGAIN = pb.LoadModelRequest(model="tiny/1")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="requires /proc of Linux")
 

@@ -4,7 +4,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,6 +32,12 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def collector() -> Iterator[Collector]:
     with running_collector() as collector:
         yield collector
+
+
+@pytest.fixture(scope="module")
+async def observed(tiny_model: Path) -> AsyncIterator[RunningServer]:
+    async with observed_server(tiny_model) as server:
+        yield server
 
 
 async def call_with_hostile_data(server: RunningServer, word: str) -> None:
@@ -74,10 +80,9 @@ def label_values(exposition: str) -> dict[str, set[str]]:
     return values
 
 
-async def test_labels_contain_no_values_of_callers(tiny_model: Path) -> None:
-    async with observed_server(tiny_model) as server:
-        await call_with_hostile_data(server, "mallory")
-        exposition = (await server.get("/metrics"))[1]
+async def test_labels_contain_no_values_of_callers(observed: RunningServer) -> None:
+    await call_with_hostile_data(observed, "mallory")
+    exposition = (await observed.get("/metrics"))[1]
 
     values = label_values(exposition)
     assert "mallory" not in exposition.lower()
@@ -88,22 +93,23 @@ async def test_labels_contain_no_values_of_callers(tiny_model: Path) -> None:
     assert all(re.fullmatch(r"[a-z][a-z_0-9]*", value) for name in INTERNAL & set(values) for value in values[name])
 
 
-async def test_counters_agree_with_responses(tiny_model: Path) -> None:
-    async with observed_server(tiny_model) as server:
+async def test_counters_agree_with_responses(observed: RunningServer) -> None:
+    def counts() -> list[float]:
         names = ("dragoman_source_tokens_total", "dragoman_target_tokens_total", "dragoman_length_ratio_count")
-        before = [server.sample(name) for name in names]  # warm-up is counted
-        response = await server.translate("A man. Two children.")
-        counted = [server.sample(name) - warm for name, warm in zip(names, before, strict=True)]
+        answered = observed.sample("dragoman_requests_total", method="Translate", status="OK")
+        return [answered, *map(observed.sample, names)]
 
-    assert server.sample("dragoman_requests_total", method="Translate", status="OK") == 1
-    assert counted == [response.num_source_tokens, response.num_target_tokens, 2]
-    assert server.sample("dragoman_requests_in_flight", method="Translate") == 0
+    before = counts()
+    response = await observed.translate("A man. Two children.")
+
+    counted = [now - then for now, then in zip(counts(), before, strict=True)]
+    assert counted == [1, response.num_source_tokens, response.num_target_tokens, 2]
+    assert observed.sample("dragoman_requests_in_flight", method="Translate") == 0
 
 
-async def test_both_formats_have_the_same_metrics(tiny_model: Path) -> None:
-    async with observed_server(tiny_model) as server:
-        await server.translate("A man.")
-        text, openmetrics = (await server.get("/metrics"))[1], (await server.get("/metrics", OPENMETRICS))[1]
+async def test_both_formats_have_the_same_metrics(observed: RunningServer) -> None:
+    await observed.translate("A man.")
+    text, openmetrics = (await observed.get("/metrics"))[1], (await observed.get("/metrics", OPENMETRICS))[1]
 
     strict = text_string_to_metric_families(openmetrics)  # type: ignore[no-untyped-call]
     names = {family.name for family in strict}

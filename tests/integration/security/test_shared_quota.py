@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,26 +91,6 @@ async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis
         assert all(name.startswith(b"dragoman:{") for name in names)
 
 
-async def test_local_quotas_apply_while_the_store_is_unavailable(
-    tiny_model: Path, url_file: Path, redis: RedisServer
-) -> None:
-    url_file.write_text(redis.url, encoding="utf-8")
-    async with replica(tiny_model, url_file) as one, replica(tiny_model, url_file) as other:
-        await translate(one)
-        redis.stop()
-
-        await translate(other)
-        assert (await rejection(translate(other))).reason == "RATE_LIMITED"
-        assert num_checks(other, "local") == 1
-
-        redis.start()
-        for server in (one, other):
-            server.clock.advance(REFILL_S)
-        await translate(one)
-        assert (await rejection(translate(other))).reason == "RATE_LIMITED"
-        assert (num_checks(one, "store"), num_checks(other, "store")) == (2, 1)
-
-
 async def test_server_starts_without_the_store(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
     url_file.write_text(redis.url, encoding="utf-8")
     redis.stop()
@@ -163,20 +142,6 @@ def buckets_of(url_file: Path) -> RedisBuckets:
 
 def charge(number: int, amount: float = 1) -> Charge:
     return Charge(caller=f"caller-{number}", unit="requests/s", limit=1e-6 * (number + 1), amount=amount)
-
-
-async def test_concurrent_calls_do_not_exceed_the_quota(url_file: Path, redis: RedisServer) -> None:
-    url_file.write_text(redis.url, encoding="utf-8")
-    replicas = [buckets_of(url_file) for _ in range(2)]
-    one = Charge(caller="shop", unit="source tokens/min", limit=20.0, amount=1)
-    began_s = time.monotonic()
-
-    answers = await asyncio.gather(*(replica.take([one]) for _ in range(50) for replica in replicas))
-
-    refilled = int((time.monotonic() - began_s) * one.rate_per_s) + 1
-    assert 20 <= sum(answer is None for answer in answers) <= 20 + refilled
-    for replica in replicas:
-        await replica.close()
 
 
 async def test_cancelled_call_does_not_disturb_the_connection(url_file: Path, redis: RedisServer) -> None:

@@ -14,7 +14,7 @@ EXTENSION = {"origin": "moz-extension://5a1c-22", "sec-fetch-site": "cross-site"
 TEXT = "A man rides a bicycle."
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(tiny_model: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running_server(tiny_model, http__allowed_origins=["moz-extension:"]) as server,

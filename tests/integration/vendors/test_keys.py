@@ -9,15 +9,16 @@ import pytest
 
 from dragoman_service.calls.flow_control import MAX_ANONYMOUS_BODY_BYTES
 from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, bearer, http_client
-from tests.integration.vendors.vendor_clients import PARENT, TEXTS, google_rest_client, google_v2_client
+from tests.integration.vendors.vendor_clients import PARENT, PATHS, TEXTS, google_rest_client, google_v2_client
 
 FIELDS = {"q": "A man.", "source": "en", "target": "de"}
-DEEPL, LIBRETRANSLATE, V2, V3 = "/v2/translate", "/translate", "/language/translate/v2", f"/v3/{PARENT}:translateText"
-AZURE = "/translate?api-version=3.0&from=en&to=de"
+DEEPL, AZURE, LIBRETRANSLATE, V2, V3 = (
+    PATHS[vendor] for vendor in ("deepl", "azure 3.0", "libretranslate", "google v2", "google v3")
+)
 WRONG = f"dgm_{'0' * 12}_{'A' * 43}"  # well-formed, and the same in each process of the test run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(guarded: RunningServer) -> Any:
     async with http_client(guarded) as client:
         yield client

@@ -14,9 +14,10 @@ from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import RunningServer, http_client, running_server, write_callers
 from tests.integration.vendors.vendor_clients import (
     CLIENTS,
-    PARENT,
+    PATHS,
     TEXTS,
     VendorClient,
+    body_of,
     translated,
 )
 
@@ -24,21 +25,6 @@ KEY = new_key()
 GERMAN = "Das ist ein schöner Tag."
 MAX_TEXTS = 128
 
-PATHS = {
-    "deepl": "/v2/translate",
-    "azure": "/translate?api-version=2026-06-06",
-    "azure 3.0": "/translate?api-version=3.0&from=en&to=de",
-    "libretranslate": "/translate",
-    "google v2": "/language/translate/v2",
-    "google v3": f"/v3/{PARENT}:translateText",
-}
-BODIES: dict[str, Any] = {
-    "deepl": {"text": ["A."], "source_lang": "EN", "target_lang": "DE"},
-    "azure": {"text": "A.", "language": "en", "targets": [{"language": "de"}]},
-    "libretranslate": {"q": "A.", "source": "en", "target": "de"},
-    "google v2": {"q": "A.", "source": "en", "target": "de"},
-    "google v3": {"contents": ["A."], "sourceLanguageCode": "en", "targetLanguageCode": "de"},
-}
 INVALID: dict[str, list[tuple[Any, str]]] = {
     "deepl": [
         ({"text": ["A."] * (MAX_TEXTS + 1)}, "text"),
@@ -194,9 +180,12 @@ async def test_keys_and_rate_limits_apply(
 async def test_invalid_field_is_named_in_the_form_of_the_vendor(server: RunningServer, vendor: str) -> None:
     async with http_client(server, headers={"content-type": "application/json"}) as http:
         for change, field in INVALID[vendor]:
-            body = {**BODIES[vendor], **change} if vendor in BODIES else change
-            sent = json.dumps({"inputs": [body]} if vendor == "azure" else body)
-            response = await http.post(PATHS[vendor], content=sent)
+            body = body_of(vendor)
+            if vendor == "azure":
+                body["inputs"][0] |= change
+            else:
+                body = change if vendor == "azure 3.0" else body | change
+            response = await http.post(PATHS[vendor], content=json.dumps(body))
 
             assert response.status_code == 400, (change, response.text)
             assert message_of(vendor, response.json()).startswith(f"{field}: "), response.text
@@ -212,21 +201,11 @@ async def test_body_that_is_not_json_is_rejected(server: RunningServer, vendor: 
             assert message_of(vendor, response.json())
 
 
-SAME_LANGUAGE: dict[str, Any] = {
-    **{vendor: {**BODIES[vendor], "target_lang": "EN"} for vendor in ("deepl",)},
-    "azure": {"inputs": [{**BODIES["azure"], "targets": [{"language": "en"}]}]},
-    "azure 3.0": [{"Text": "A."}],
-    "libretranslate": {**BODIES["libretranslate"], "target": "en"},
-    "google v2": {**BODIES["google v2"], "target": "en"},
-    "google v3": {**BODIES["google v3"], "targetLanguageCode": "en"},
-}
-
-
 @pytest.mark.parametrize("vendor", PATHS)
 async def test_text_in_the_target_language_is_unchanged_and_rejected_by_google(
     http: httpx.AsyncClient, vendor: str
 ) -> None:
-    response = await http.post(PATHS[vendor].replace("to=de", "to=en"), json=SAME_LANGUAGE[vendor])
+    response = await http.post(PATHS[vendor].replace("to=de", "to=en"), json=body_of(vendor, target="en"))
 
     if vendor.startswith("google"):
         assert response.status_code == 400
@@ -260,6 +239,6 @@ async def test_draining_server_names_the_reason_in_a_header(tiny_model: Path) ->
     async with running_server(tiny_model) as server, http_client(server) as http:
         await server.app.drain()
         vendors = ("deepl", "azure", "libretranslate")
-        answers = [await http.post(PATHS[vendor], json=BODIES[vendor]) for vendor in vendors]
+        answers = [await http.post(PATHS[vendor], json=body_of(vendor)) for vendor in vendors]
 
     assert [(each.status_code, each.headers["x-error-reason"]) for each in answers] == [(503, "DRAINING")] * 3

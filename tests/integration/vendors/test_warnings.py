@@ -22,28 +22,13 @@ from dragoman_service.request import FixedSpan, TranslationRequest
 from dragoman_service.translation.translator import Translator
 from tests.captured_logs import capture_logs
 from tests.integration.running_server import RunningServer
-from tests.integration.vendors.vendor_clients import PARENT, google_grpc_client
+from tests.integration.vendors.vendor_clients import PARENT, PATHS, body_of, google_grpc_client
 
 HEADER = "x-dragoman-warnings"
 COUNTS = "NUMBER_CHANGED=2, TRUNCATED=1"
 KINDS = (WarningKind.TRUNCATED, WarningKind.NUMBER_CHANGED, WarningKind.NUMBER_CHANGED)
 
 NATIVE = {"texts": ["A secret 7."], "sourceLanguage": "en", "targetLanguage": "de"}
-REQUESTS: dict[str, tuple[str, Any]] = {
-    "native": ("/v1/translate", NATIVE),
-    "deepl": ("/v2/translate", {"text": ["A secret 7."], "source_lang": "EN", "target_lang": "DE"}),
-    "azure": (
-        "/translate?api-version=2026-06-06",
-        {"inputs": [{"text": "A secret 7.", "language": "en", "targets": [{"language": "de"}]}]},
-    ),
-    "azure 3.0": ("/translate?api-version=3.0&from=en&to=de", [{"Text": "A secret 7."}]),
-    "libretranslate": ("/translate", {"q": "A secret 7.", "source": "en", "target": "de"}),
-    "google v2": ("/language/translate/v2", {"q": "A secret 7.", "source": "en", "target": "de"}),
-    "google v3": (
-        f"/v3/{PARENT}:translateText",
-        {"contents": ["A secret 7."], "sourceLanguageCode": "en", "targetLanguageCode": "de"},
-    ),
-}
 
 
 class FakeTranslations:
@@ -84,11 +69,11 @@ def install(monkeypatch: pytest.MonkeyPatch, *kinds: WarningKind) -> FakeTransla
     return translations
 
 
-@pytest.mark.parametrize("api", REQUESTS)
+@pytest.mark.parametrize("api", ["native", *PATHS])
 async def test_responses_have_the_number_of_warnings_of_each_kind(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, api: str
 ) -> None:
-    path, body = REQUESTS[api]
+    path, body = ("/v1/translate", NATIVE) if api == "native" else (PATHS[api], body_of(api, "A secret 7."))
     install(monkeypatch)
     without = await http.post(path, json=body)
     install(monkeypatch, *KINDS)
@@ -149,9 +134,9 @@ async def test_metadata_of_grpc_has_the_counts(server: RunningServer, monkeypatc
 async def test_access_log_has_counts_without_texts(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, *KINDS)
     with capture_logs() as events:
-        await http.post("/v2/translate", json=REQUESTS["deepl"][1])
+        await http.post("/v2/translate", json=body_of("deepl", "A secret 7."))
         install(monkeypatch)
-        await http.post("/v2/translate", json=REQUESTS["deepl"][1])
+        await http.post("/v2/translate", json=body_of("deepl", "A secret 7."))
         await asyncio.sleep(0)
 
     first, second = (event for event in events if event["event"] == "request")

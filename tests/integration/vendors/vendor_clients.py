@@ -28,6 +28,14 @@ Result = TypeVar("Result")
 
 PARENT = "projects/shop/locations/global"
 TEXTS = ("A man rides a bicycle.", "Two children play.")
+PATHS = {
+    "deepl": "/v2/translate",
+    "azure": "/translate?api-version=2026-06-06",
+    "azure 3.0": "/translate?api-version=3.0&from=en&to=de",
+    "libretranslate": "/translate",
+    "google v2": "/language/translate/v2",
+    "google v3": f"/v3/{PARENT}:translateText",
+}
 Detected = list[tuple[str, str]]
 """Translation and source language of each text."""
 
@@ -41,6 +49,19 @@ class VendorClient:
     rejected: type[Exception]
     invalid_key: type[Exception]
     rate_limited: type[Exception]
+
+
+def body_of(vendor: str, text: str = "A.", target: str = "de") -> Any:
+    """Return the body of a request to the path of a vendor from English; the path of Azure 3.0 has the target."""
+    if vendor == "deepl":
+        return {"text": [text], "source_lang": "EN", "target_lang": target.upper()}
+    if vendor == "azure":
+        return {"inputs": [{"text": text, "language": "en", "targets": [{"language": target}]}]}
+    if vendor == "azure 3.0":
+        return [{"Text": text}]
+    if vendor == "google v3":
+        return {"contents": [text], "sourceLanguageCode": "en", "targetLanguageCode": target}
+    return {"q": text, "source": "en", "target": target}
 
 
 async def translated(server: RunningServer, *texts: str, **options: Any) -> list[str]:

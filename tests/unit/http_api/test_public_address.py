@@ -13,6 +13,7 @@ from dragoman_service.errors import ConfigError
 from dragoman_service.http_api.application import protected_app
 from dragoman_service.http_api.settings import HttpSettings
 
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - of an application that no socket serves
 PROXY = "10.1.0.1"
 TRUSTED = {"trusted_proxies": "10.1.0.0/16, fd00::/8"}
 PUBLIC = {"public_url": "https://mt.example.org/mt"}
@@ -89,6 +90,31 @@ async def test_ipv6_proxy_is_trusted() -> None:
 )
 async def test_prefix_and_hosts(path: str, settings: Any, headers: Any, status: int) -> None:
     assert (await ask(headers, path=path, **settings)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "is_accepted"),
+    [
+        ({}, "evil.example", False),
+        ({}, "evil.example:9464", False),
+        ({}, "localhost.evil.example", False),
+        ({}, "localhost:9464", True),
+        ({}, "LocalHost.", True),
+        ({}, "a.localhost", True),
+        ({}, "127.0.0.1", True),
+        ({}, "10.0.0.1:80", True),
+        ({}, "[::1]:9464", True),
+        ({"allowed_hosts": ["translate.example"]}, "Translate.example:80", True),
+        ({"allowed_hosts": "a.example, translate.example"}, "evil.example", False),
+        ({"host": EVERYWHERE}, "any.example", True),
+        ({"host": EVERYWHERE, "allowed_hosts": ["translate.example"]}, "any.example", False),
+    ],
+)
+async def test_dns_rebinding_is_rejected(settings: dict[str, Any], host: str, is_accepted: bool) -> None:
+    response = await ask({"host": host}, **settings)
+
+    assert response.status_code == (200 if is_accepted else 421)
+    assert is_accepted or response.json()["detail"] == f"Host '{host}' is not in http.allowed_hosts"
 
 
 @pytest.mark.parametrize("url", ["mt.example", "ftp://mt.example", "https://mt.example?x", "https://user@mt.example"])

@@ -1,12 +1,10 @@
 """Retries, load balancing and limits as gRPC applies them. Waits that must not happen would take ten minutes."""
 
-import itertools
 import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -15,7 +13,6 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from dragoman.client.channel import ChannelSettings, RetrySettings, channel_options, service_config
-from dragoman.client.credentials import TlsOptions
 from dragoman.client.errors import (
     DragomanError,
     OverloadedError,
@@ -23,17 +20,10 @@ from dragoman.client.errors import (
     UnavailableError,
 )
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.samples import RESPONSE, RESULT
-from tests.unit.proto.scripted_server import EN_DE, Connect, ScriptedService, answers, rejects, running
+from tests.unit.proto.scripted_server import EN_DE, Connect, ScriptedService, answers, rejects
 
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
 FAST = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01))
-SLOW = ChannelSettings(retry=RetrySettings(max_attempts=4, initial_backoff_s=600.0, max_backoff_s=600.0))
-MAX_CALLS = 1000  # within this number, a working balancer has used every server
-
-retryable = pytest.mark.parametrize(
-    "code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
-)
 
 
 def test_client_that_was_used_before_a_fork_works_in_both_processes(service: ScriptedService, target: str) -> None:
@@ -104,37 +94,6 @@ def test_setting_out_of_range_is_rejected(settings: Any, name: str, value: float
         settings(**{name: value})
 
 
-@retryable
-def test_pushback_of_the_server_replaces_the_backoff(
-    target: str, service: ScriptedService, connect: Connect, code: grpc.StatusCode
-) -> None:
-    service.script += [*[rejects(code, pushback_ms=1)] * 3, answers(RESPONSE)]
-
-    with connect(target, channel=SLOW) as client:
-        assert client.translate(["One."], **EN_DE) == RESULT
-
-    assert len({call.request.request_id for call in service.calls}) == 1
-    assert len(service.calls) == 4
-
-
-@retryable
-@pytest.mark.parametrize(("settings", "num_attempts"), [(FAST, 4), (ONE_ATTEMPT, 1)])
-def test_call_fails_after_the_last_attempt(
-    target: str,
-    service: ScriptedService,
-    connect: Connect,
-    code: grpc.StatusCode,
-    settings: ChannelSettings,
-    num_attempts: int,
-) -> None:
-    service.script += [rejects(code)] * 10
-
-    with connect(target, channel=settings) as client, pytest.raises(DragomanError) as caught:
-        client.list_models()
-
-    assert (caught.value.code, len(service.calls)) == (code, num_attempts)
-
-
 @pytest.mark.parametrize(("reason", "error"), [("OVERLOADED", OverloadedError), ("RATE_LIMITED", RateLimitedError)])
 def test_server_can_forbid_retries_and_still_send_a_delay(
     target: str, service: ScriptedService, connect: Connect, reason: str, error: type[DragomanError]
@@ -148,15 +107,6 @@ def test_server_can_forbid_retries_and_still_send_a_delay(
     assert (caught.value.retry_after_s, len(service.calls)) == (600.0, 1)
 
 
-def test_document_is_retried_before_its_first_sentence(target: str, service: ScriptedService, connect: Connect) -> None:
-    service.script += [rejects(grpc.StatusCode.UNAVAILABLE), answers([])]
-
-    with connect(target, channel=FAST) as client:
-        assert list(client.translate_document("One.", **EN_DE)) == []
-
-    assert len(service.calls) == 2
-
-
 def test_call_without_a_server_fails_immediately_by_default(closed_port: str, connect: Connect) -> None:
     with connect(closed_port, channel=ONE_ATTEMPT) as client:
         for call in (
@@ -167,36 +117,3 @@ def test_call_without_a_server_fails_immediately_by_default(closed_port: str, co
             with pytest.raises(UnavailableError) as caught:
                 call()
             assert caught.value.message.startswith(f"cannot reach {closed_port}: ")
-
-
-def test_tls_does_not_fall_back_to_plain_text(target: str, connect: Connect) -> None:
-    with connect(target, tls=TlsOptions(), channel=ONE_ATTEMPT) as client, pytest.raises(UnavailableError):
-        client.list_models()
-
-
-def test_calls_are_balanced_and_continue_after_a_server_has_died(connect: Connect) -> None:
-    services = _endless(), _endless()
-
-    with ExitStack() as stack, running(services[1]) as other:
-        one = stack.enter_context(running(services[0]))
-        with connect(f"ipv4:{one},{other}", channel=FAST) as client:
-            _call_until(client, lambda: all(service.calls for service in services))
-            stack.close()
-            for _ in range(20):
-                client.list_models()
-
-    assert len(services[1].calls) > 20
-
-
-def _endless() -> ScriptedService:
-    service = ScriptedService()
-    service.script.extend(itertools.repeat(answers(pb.ListModelsResponse()), MAX_CALLS))
-    return service
-
-
-def _call_until(client: Any, is_done: Callable[[], bool]) -> None:
-    for _ in range(MAX_CALLS):
-        client.list_models()
-        if is_done():
-            return
-    pytest.fail("a server received no calls")

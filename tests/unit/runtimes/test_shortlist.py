@@ -8,7 +8,7 @@ import pytest
 from dragoman_export.bundle_extension import add_shortlist
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
 from dragoman_service.errors import BundleError
-from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist, open_shortlist
+from dragoman_service.runtimes.shortlist import Shortlist, open_shortlist
 from tests.tiny_bundle import build_tiny_bundle
 
 V = 200
@@ -42,52 +42,6 @@ def listed(shortlist: Shortlist, *source_ids: int) -> set[int]:
     assert tokens.dtype == np.int32
     assert (np.diff(tokens) > 0).all()
     return set(tokens.tolist())
-
-
-def test_likely_targets_of_each_source_token_are_listed() -> None:
-    shortlist = make_shortlist({1: {150: 0.5, 151: 0.2}, 2: {160: 0.3}, 3: {170: 0.9}})
-
-    tokens = listed(shortlist, 1, 2)
-
-    assert {150, 151, 160} <= tokens
-    assert 170 not in tokens
-
-
-def test_scores_add_up_over_source_tokens() -> None:
-    most = dict.fromkeys(range(64), 0.5)
-    shortlist = make_shortlist({1: {**most, 150: 0.06}, 2: {150: 0.06}})
-
-    assert 150 not in listed(shortlist, 1)
-    assert 150 in listed(shortlist, 1, 2)
-
-
-def test_list_is_filled_with_next_best_tokens_and_ties_go_to_smaller_ids() -> None:
-    shortlist = make_shortlist({1: {150: 0.5, 199: 0.01}}, shares={120: 0.02})
-
-    assert listed(shortlist, 1) == {150, 199, 120, *range(SIZE_STEP - 3)}
-
-
-def test_list_above_max_size_has_the_best_tokens() -> None:
-    shortlist = make_shortlist({1: {target: 1 - target / 256 for target in range(199)}}, max_size=64)
-
-    assert listed(shortlist, 1) == set(range(64))
-
-
-def test_list_of_small_vocabulary_contains_all_tokens() -> None:
-    shortlist = make_shortlist({}, max_size=8, size=8)
-
-    assert listed(shortlist, 1) == set(range(8))
-
-
-def test_serialization_round_trip_preserves_the_shortlist() -> None:
-    shortlist = make_shortlist({1: {150: 0.5, 151: 0.25}, 199: {0: 1.0}}, shares={120: 0.02})
-
-    read = Shortlist.from_bytes(shortlist.to_bytes())
-
-    assert read.to_bytes() == shortlist.to_bytes()
-    assert read.of([1]).tolist() == shortlist.of([1]).tolist()
-    assert read.threshold == pytest.approx(0.1)
-    assert read.max_size == 128
 
 
 CONTENT = make_shortlist({1: {150: 0.5}}).to_bytes()
