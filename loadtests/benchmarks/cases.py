@@ -16,7 +16,7 @@ from dragoman_export.data.reader import ParallelFiles, read_corpus
 from dragoman_export.data.vocabulary import EOS_ID
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import Span
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.segmentation import iterate_sentences
 from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.benchmarks.interface import SearchOptions, TokenIds, Work

@@ -32,7 +32,7 @@ from dragoman_service.errors import (
 )
 from dragoman_service.request import TranslationOptions, TranslationRequest
 from dragoman_service.text.pipeline import TextPipeline
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import check_request, fit_to_model
 from dragoman_service.translation.settings import TranslationDefaults, TranslationLimits

@@ -9,7 +9,7 @@ from dragoman_service.datatypes import DegenerationKind, DegenerationReport, Sea
 from dragoman_service.decoding.degeneration import EndedSegment, Findings, find_degenerations
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tests.batch_decoding import decode_all
 

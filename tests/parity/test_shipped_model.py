@@ -11,7 +11,7 @@ from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig,
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 from tests.real_text import real_sentences
 

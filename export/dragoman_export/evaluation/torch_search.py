@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman_export.data.batches import TokenBlock, make_batch
 from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY
 from dragoman_export.model.transformer import DecoderCache, Transformer
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 # source tokens of a batch, padding included; each has a row per hypothesis

@@ -5,8 +5,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -228,13 +228,11 @@ class RequestPipeline:
         if _is_usable(request_id):
             _bind_id(call, request_id)
 
-    @asynccontextmanager
-    async def time_limit(self, call: Call, limit: TimeLimit) -> AsyncIterator[None]:
-        """Set the deadline of a call, and raise DeadlineExceededError in work that takes longer."""
+    def time_limit(self, call: Call, limit: TimeLimit) -> AbstractAsyncContextManager[None]:
+        """Set the deadline of a call. The result raises DeadlineExceededError in work that takes longer."""
         allowed_s = time_allowed(self.bounds.settings, limit, call.transport.time_remaining())
         call.deadline_s = self._clock() + allowed_s
-        async with time_limit(allowed_s):
-            yield
+        return time_limit(allowed_s)
 
     def _slot(self, policy: CallPolicy, num_bytes: int) -> AbstractContextManager[None]:
         if policy.is_translation:
@@ -330,6 +328,8 @@ def _log(call: Call, duration_s: float) -> None:
 
 
 def _end_trace(call: Call) -> None:
+    if not call.usage.trace.is_recorded:
+        return
     failure = {f"mt.{name}": value for name, value in call.failure.items()}
     call.usage.trace.end(
         status=call.status,

@@ -117,7 +117,8 @@ class _RecordedTrace(RequestTrace):
         self._clock = clock
         self._epoch_ns = started_ns - round(clock() * 1e9)  # Unix time at 0 of the clock of the service
         self._context = set_span_in_context(span)
-        self._num_segments_left = MAX_TRACED_SEGMENTS if span.is_recording() else 0
+        self.is_recorded = span.is_recording()
+        self._num_segments_left = MAX_TRACED_SEGMENTS if self.is_recorded else 0
 
     @property
     def exemplar(self) -> dict[str, str] | None:

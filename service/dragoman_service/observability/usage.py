@@ -38,6 +38,8 @@ MAX_TRACED_SEGMENTS = 10
 class RequestTrace:
     """Trace of a request. This base class has only the id and records nothing."""
 
+    is_recorded = False  # whether `add` and `end` have an effect
+
     def __init__(self, trace_id: str = "") -> None:
         self.trace_id = trace_id
 

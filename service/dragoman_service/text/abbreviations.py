@@ -360,3 +360,9 @@ def _word_expression(abbreviation: str) -> str:
     first = abbreviation[0]
     rest = re.escape(abbreviation[1:].removesuffix(".")).replace(r"\.", rf"\.{_SPACE}?").replace(r"\ ", _SPACE)
     return rf"[{first.lower()}{first.upper()}]{rest}\."
+
+
+@lru_cache(maxsize=256)
+def abbreviation_finder(source_language: str, target_language: str) -> AbbreviationFinder:
+    """Return the finder of a language pair."""
+    return AbbreviationFinder(source_language, target_language)

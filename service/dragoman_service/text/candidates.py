@@ -17,7 +17,8 @@ from dragoman_service.text.placeholders.counts import with_english_ordinals, wit
 from dragoman_service.text.placeholders.masking import masked, masked_target
 from dragoman_service.text.placeholders.placement import Repair
 from dragoman_service.text.placeholders.restoration import Fragment, restore
-from dragoman_service.text.plans import TextPart, is_ordinary
+from dragoman_service.text.planning import is_ordinary
+from dragoman_service.text.plans import TextPart
 from dragoman_service.text.punctuation import restored_quotes, without_added_comma
 from dragoman_service.text.quotation import missing_marks
 

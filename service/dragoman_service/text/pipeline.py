@@ -311,7 +311,7 @@ class TextPipeline(TextPlanner):
         # The text of a combination of candidates.
         if is_plain:
             texts = [candidate.text for _, candidate in chosen]
-            return join(plan.text, plan.spans, texts, separator=self._separator)
+            return join(plan.text, [part.span for part in plan.parts], texts, separator=self._separator)
         parts = [(attempt.part.span, candidate.fragments) for attempt, candidate in chosen]
         fixed = [(each.span, None if each.is_untranslated else each.target) for each in plan.fixed]
         return Assembler(plan.text, parts, fixed).assemble(separator=self._separator)

@@ -1,55 +1,35 @@
 """Plans the segments of each text: sentences, or parts of long ones, as token ids."""
 
-import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
+
+import numpy as np
 
 from dragoman_service.datatypes import SearchConfig, Segment, Span
 from dragoman_service.errors import InvalidFieldError
 from dragoman_service.language_tags import primary_language
-from dragoman_service.request import (
-    FixedSpan,
-    LongSentencePolicy,
-    NumberFormat,
-    ProtectedKind,
-    ProtectionOptions,
-    TextFormat,
-    TranslationRequest,
-)
-from dragoman_service.text.abbreviations import AbbreviationFinder
+from dragoman_service.request import AttentionDetail, LongSentencePolicy, TextFormat, TranslationRequest
+from dragoman_service.text.abbreviations import abbreviation_finder
 from dragoman_service.text.casing import is_in_capitals, sentence_case
-from dragoman_service.text.placeholders.markdown import markdown_units
-from dragoman_service.text.placeholders.markup import MarkupError, markup_units, nested_groups
-from dragoman_service.text.placeholders.masking import Placeholders, masked, renumbered, unmasked
-from dragoman_service.text.placeholders.numbers import NumberFinder
-from dragoman_service.text.placeholders.patterns import Protection, compile_protection, enabled_kinds
-from dragoman_service.text.placeholders.protected_units import (
-    is_unreadable,
-    protected_units,
-    with_placeholders,
-    without_outer_symbols,
-)
+from dragoman_service.text.placeholders.masking import masked, unmasked
 from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.terms import TermMatcher
-from dragoman_service.text.placeholders.text_units import CodeKind, TextUnit, plain_unit, spans_in_unit
-from dragoman_service.text.placeholders.unknown_characters import UnknownCharacterFinder
+from dragoman_service.text.placeholders.text_units import TextUnit
 from dragoman_service.text.plans import (
+    EncodedPart,
     FixedTranslation,
     ModelText,
-    SegmentBuilder,
     TextBudget,
     TextModel,
     TextPart,
     TextPlan,
-    is_ordinary,
 )
 from dragoman_service.text.punctuation import readable
 from dragoman_service.text.segmentation import (
-    ESCAPED_BREAKS,
     Check,
     iterate_sentences,
     never_ends,
@@ -57,23 +37,105 @@ from dragoman_service.text.segmentation import (
     split_overlong,
     trim,
 )
+from dragoman_service.text.unit_planning import UnitPlanner
 
-# Characters that may be escapes, accelerators or kept white space of plain text.
-_SPECIAL = re.compile(r"[\\&_]|  ")
+# Target tokens beyond the length of the source if the caller sets no limit (Vaswani et al. 2017, section 6.1).
+EXTRA_TARGET_TOKENS = 50
 
-# Languages whose words have no other letters than those of ASCII, with few exceptions.
-_ASCII_LANGUAGES = frozenset({"en"})
+# Source tokens times hypotheses of a request with attention for placing codes; the attention is in memory until the
+# response is sent. Beyond the limit, words are taken to be in the order of the source.
+MAX_RESTORED_TOKENS = 8192
 
-# Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
-_CUT_TOKENS = 16
+_SPECIAL = re.compile(
+    r"[^A-Za-zäöüÄÖÜß ,.!?;:'-]"
+    r"|[A-ZÄÖÜ][A-ZÄÖÜ.]|[a-zäöüß][A-ZÄÖÜ]"  # acronyms, initials, inner capitals
+    r"|[.!?;:,][^ ]|(?:^| )[-.,!?;:' ]|''|-(?![A-Za-zäöüÄÖÜß])"
+)
+_MAX_CHARACTERS = 4_096  # of one call of `re`, which holds the global interpreter lock (GIL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EncodedPart:
-    span: Span  # in the text of the request
-    token_ids: list[int]
-    model_text: ModelText
-    unit: TextUnit | None = None
+def is_ordinary(text: str) -> bool:
+    """Return whether a text has only words with the usual punctuation between them.
+
+    No rule of `placeholders`, `casing`, `punctuation` and `invariants` applies to it, except for abbreviations and for
+    copies of the source. Most sentences are ordinary, so they take a short path.
+    """
+    return len(text) <= _MAX_CHARACTERS and not _SPECIAL.search(text) and not text.isupper()
+
+
+class SegmentBuilder:
+    """Builds the segments of one request."""
+
+    def __init__(
+        self, request: TranslationRequest, *, model: TextModel, search: SearchConfig, has_attention: bool
+    ) -> None:
+        """Take a validated request, and the options of all its segments."""
+        self._request, self._options = request, request.options
+        self._model, self._tokenizer = model, model.tokenizer
+        self._search = search
+        options = request.options
+        self.returns_attention = options.return_alignment or options.return_attention is not AttentionDetail.NONE
+        self.num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
+
+    def build(self, token_ids: Sequence[int], *, text_index: int, segment_index: int, needs_alignment: bool) -> Segment:
+        """Return a segment of a text.
+
+        Args:
+            token_ids: the source, without prefix and suffix.
+            text_index: index of the text in the request.
+            segment_index: index of the segment in the text.
+            needs_alignment: whether the segment has codes whose place depends on the attention of the model.
+
+        Raises:
+            InvalidFieldError: if the prefix of the text is invalid or too long.
+        """
+        source_ids = self.source_ids(token_ids)
+        field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
+        tags = self._tokenizer.target_prefix
+        prefix = (*tags, *prefix)
+        max_target_tokens = self._options.max_target_tokens or min(
+            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
+            self._model.max_target_tokens,
+        )
+        if len(tags) >= max_target_tokens:
+            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, f"at least {len(tags) + 1}")
+        if len(prefix) >= max_target_tokens:
+            limit = f"fewer than {max_target_tokens} tokens, the limit of the translation"
+            raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
+        # Each part has a letter or digit, so its translation is not empty.
+        shortest = max(self._search.min_target_tokens, min(len(prefix) + 1, max_target_tokens - 1))
+        search = replace(
+            self._search, min_target_tokens=shortest, max_target_tokens=max_target_tokens, target_prefix=prefix
+        )
+        if search.sampling:
+            seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
+            search = replace(search, sampling=replace(search.sampling, seed=seed))
+        wants_attention = self.returns_attention
+        if needs_alignment and not wants_attention:
+            num_tokens = len(source_ids) * search.num_hypotheses
+            wants_attention = num_tokens <= self.num_alignable_tokens
+            self.num_alignable_tokens -= num_tokens * wants_attention
+        return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
+
+    def source_ids(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the token ids of a source with its prefix and suffix."""
+        return (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
+
+    def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
+        if self._request.target_prefixes:
+            field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
+        else:
+            field, prefix = "options.target_prefix", self._options.target_prefix
+        token_ids = tuple(self._tokenizer.encode_target(prefix)) if prefix else ()
+        if self._tokenizer.unk_id in token_ids:
+            raise InvalidFieldError(field, "a text with unknown characters", "text that the vocabulary can encode")
+        return field, token_ids
+
+
+def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
+    """Return the seed of one segment of a request; deterministic, and different for each segment."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
+    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 class TextPlanner:
@@ -117,32 +179,6 @@ class TextPlanner:
         self._fixed: deque[FixedTranslation] = deque()
         self._is_document = False
 
-    @cached_property
-    def _protection_options(self) -> ProtectionOptions:
-        protection = self._options.protection
-        if self._options.format is TextFormat.PLAIN:
-            return protection
-        return replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
-
-    @cached_property
-    def _kinds(self) -> frozenset[ProtectedKind]:
-        return enabled_kinds(self._protection_options)
-
-    @cached_property
-    def _protection(self) -> Protection:
-        languages = (self._request.source_language, self._request.target_language)
-        numbers = NumberFinder(self._kinds, *languages, self._options.number_format or NumberFormat.LOCALIZED)
-        unknown = UnknownCharacterFinder(
-            self._is_readable,
-            self._known,
-            is_foreign=self._is_foreign,
-            is_word=self._tokenizer.is_one_token,
-            capitalizes_nouns=primary_language(languages[0]) == "de",
-        )
-        compiled = compile_protection(self._protection_options, self._options.terms, self._glossary)
-        own = (_abbreviation_finder(*languages), numbers, unknown)
-        return replace(compiled, finders=(*compiled.finders, *own))
-
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
 
@@ -181,14 +217,14 @@ class TextPlanner:
                 self._budget.add([part.segment for part in group])
             yield group
 
-    def _segment(self, part: _EncodedPart, text_index: int, segment_index: int) -> Segment:
+    def _segment(self, part: EncodedPart, text_index: int, segment_index: int) -> Segment:
         self._check()
         needs_alignment = part.unit is not None and part.unit.needs_alignment
         return self._segments.build(
             part.token_ids, text_index=text_index, segment_index=segment_index, needs_alignment=needs_alignment
         )
 
-    def _encoded_sentences(self, text: str, text_index: int, field: str) -> Iterator[list[list[_EncodedPart]]]:
+    def _encoded_sentences(self, text: str, text_index: int, field: str) -> Iterator[list[list[EncodedPart]]]:
         fixed_spans = self._request.fixed_spans[text_index] if self._request.fixed_spans else ()
         is_plain = self._options.format is TextFormat.PLAIN and not fixed_spans
         is_ordinary = is_plain and self._is_ordinary(text)
@@ -196,29 +232,33 @@ class TextPlanner:
         if spans is not None and not spans:
             yield from self._plain_sentences(text, field, is_ordinary=is_ordinary)
             return
-        placeholders = Placeholders(text, self._tokenizer.placeholders, self._check)
-        units = self._units(text, placeholders, field)
-        if fixed_spans:
-            units = [self._with_fixed_spans(unit, fixed_spans, placeholders) for unit in units]
-        if units and units[0].codes:
-            spans = None
-        for group in nested_groups(units):
-            protected = chain.from_iterable(
-                protected_units(unit, self._protection, placeholders, spans=spans, check=self._check) for unit in group
-            )
-            yield from self._encoded_group(list(protected), text, field)
+        yield from self._units.sentences(text, fixed_spans, spans, field)
 
     def _spans_of_plain(self, text: str, *, is_ordinary: bool) -> Sequence[ProtectedSpan] | None:
         # The protected spans of a plain text; None if the text may have other codes.
         if is_ordinary:
-            finder = _abbreviation_finder(self._request.source_language, self._request.target_language)
+            finder = abbreviation_finder(self._request.source_language, self._request.target_language)
             return finder.add_to((), text, self._check) if finder.expression.search(text) else ()
-        return None if _SPECIAL.search(text) else self._protection.find(text, self._check)
+        return self._units.spans_of_plain(text)
+
+    @cached_property
+    def _units(self) -> UnitPlanner:
+        return UnitPlanner(
+            self._request,
+            self._tokenizer,
+            glossary=self._glossary,
+            is_document=self._is_document,
+            fixed=self._fixed,
+            split=self._spans,
+            encode=self._encoded,
+            model_text=self._model_text,
+            check=self._check,
+        )
 
     def _is_ordinary(self, text: str) -> bool:
         return self._has_short_path and is_ordinary(text) and self._known.issuperset(text)
 
-    def _plain_sentences(self, text: str, field: str, *, is_ordinary: bool) -> Iterator[list[list[_EncodedPart]]]:
+    def _plain_sentences(self, text: str, field: str, *, is_ordinary: bool) -> Iterator[list[list[EncodedPart]]]:
         # The sentences of a text without codes.
         for span in self._spans(text):
             sentence = text[span.start : span.end]
@@ -227,10 +267,10 @@ class TextPlanner:
             else:
                 read = self._model_text(sentence)
             parts = [
-                _EncodedPart(
+                EncodedPart(
                     span=Span(start=span.start + own.start, end=span.start + own.end),
                     token_ids=ids,
-                    model_text=read.part(own),
+                    model_text=read if own.end - own.start == len(sentence) else read.part(own),
                 )
                 for own, ids in self._encoded(read.text, span.start, field)
                 if ids
@@ -238,102 +278,8 @@ class TextPlanner:
             if parts:
                 yield [parts]
 
-    def _units(self, text: str, placeholders: Placeholders, field: str) -> list[TextUnit]:
-        text_format = self._options.format
-        if text_format is TextFormat.PLAIN:
-            unit = plain_unit(
-                text,
-                has_escapes=ProtectedKind.ESCAPE in self._kinds,
-                has_accelerators=ProtectedKind.ACCELERATOR in self._kinds,
-                is_word=self._tokenizer.is_one_token,
-                has_tags=ProtectedKind.TAG in self._kinds,
-                check=self._check,
-            )
-            return [unit]
-        try:
-            if text_format is TextFormat.MARKDOWN:
-                return markdown_units(text, placeholders=placeholders, check=self._check)
-            is_xml = text_format is TextFormat.XML
-            return markup_units(text, is_xml=is_xml, placeholders=placeholders, check=self._check)
-        except MarkupError as error:
-            is_markdown = text_format is TextFormat.MARKDOWN
-            name, allowed = ("Markdown", "Markdown that can be read") if is_markdown else ("XML", "well-formed XML")
-            raise InvalidFieldError(field, f"{name} {error}", allowed) from error
-
-    def _with_fixed_spans(
-        self, unit: TextUnit, fixed_spans: Sequence[FixedSpan], placeholders: Placeholders
-    ) -> TextUnit:
-        inside = [
-            each for each in fixed_spans if unit.source.start <= each.span.start and each.span.end <= unit.source.end
-        ]
-        spans = [
-            ProtectedSpan(span=own, kind=None, target=each.target or None)
-            for each in inside
-            for own in spans_in_unit(unit, [each.span], self._check)
-        ]
-        return with_placeholders(unit, spans, placeholders, self._check) if spans else unit
-
-    def _encoded_group(self, group: Sequence[TextUnit], text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        # The sentences of a unit, each when it is needed, with those of the units inside it.
-        outer, *others = group
-        waiting = deque(sorted(others, key=lambda unit: unit.source.start))
-
-        def inside(end: float) -> list[list[_EncodedPart]]:
-            sentences: list[list[_EncodedPart]] = []
-            while waiting and waiting[0].source.start < end:
-                sentences += self._encoded_unit(waiting.popleft(), text, field)
-            if sentences and self._is_document:  # `document_sentences` takes those before the next sentence
-                self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
-            return sorted(sentences, key=lambda parts: (parts[0].span.start, -parts[-1].span.end))
-
-        for parts in self._encoded_unit(outer, text, field, is_alone=not others):
-            yield from _outermost(inside(parts[0].span.start))
-            yield [parts, *inside(parts[-1].span.end)]
-        yield from _outermost(inside(math.inf))
-
-    def _encoded_unit(
-        self, unit: TextUnit, text: str, field: str, *, is_alone: bool = False
-    ) -> Iterator[list[_EncodedPart]]:
-        for span in self._spans(unit.text, ends=unit.sentence_ends):
-            whole = without_outer_symbols(unit, unit.outside_codes(span), text)
-            sentence = unit.part(whole, self._check)
-            if is_alone and is_unreadable(sentence, text, self._tokenizer.spells, self._check):
-                source = sentence.source
-                fixed = FixedTranslation(span=source, target=text[source.start : source.end], is_untranslated=True)
-                self._fixed.append(fixed)
-            else:
-                if sentence.has_placeholders:
-                    message = text[sentence.source.start : sentence.source.end]
-                    own = Placeholders(message, self._tokenizer.placeholders, self._check)
-                    sentence = renumbered(sentence, own, self._check)
-                if parts := self._encoded_sentence(sentence, whole.start, field):
-                    yield parts
-
-    def _encoded_sentence(self, sentence: TextUnit, start: int, field: str) -> list[_EncodedPart]:
-        # Nothing is decoded for a sentence of protected spans only.
-        self._check()
-        if sentence.has_placeholders and not sentence.has_words:
-            fixed = ((code.source, code.target) for code in sentence.codes if code.kind is CodeKind.PLACEHOLDER)
-            self._fixed += [
-                FixedTranslation(span=source, target=target) for source, target in fixed if target is not None
-            ]
-            return []
-        parts: list[_EncodedPart] = []
-        num_reserved = _CUT_TOKENS * sentence.has_placeholders
-        read = self._model_text(sentence.text, sentence)
-        for cut, ids in self._encoded(read.text, start, field, num_reserved=num_reserved):
-            whole = sentence.outside_codes(cut)
-            part = sentence.part(whole, self._check)
-            own = read.part(whole)
-            token_ids = ids if whole == cut else self._tokenizer.encode(own.text)
-            if token_ids:
-                parts.append(_EncodedPart(span=part.source, token_ids=token_ids, model_text=own, unit=part))
-        return parts
-
-    def _spans(self, text: str, ends: Sequence[Span] = ()) -> Iterator[Span]:
+    def _spans(self, text: str, ends: Sequence[Span] = (), breaks: re.Pattern[str] | None = None) -> Iterator[Span]:
         if self._options.split_sentences:
-            is_plain = "\\" in text and self._options.format is TextFormat.PLAIN
-            breaks = ESCAPED_BREAKS if is_plain and ProtectedKind.ESCAPE in self._kinds else None
             language = self._request.source_language
             return iterate_sentences(text, language=language, check=self._check, breaks=breaks, ends=ends)
         starts = (0, *(end.end for end in ends))
@@ -355,15 +301,6 @@ class TextPlanner:
         if unit:
             read = unmasked(unit, read, self._check)
         return ModelText(text=read, is_from_capitals=is_from_capitals)
-
-    def _is_foreign(self, character: str) -> bool:
-        # Whether a letter is one of a foreign name, which models translate as a word: `Björk`.
-        is_ascii = primary_language(self._request.source_language) in _ASCII_LANGUAGES
-        return is_ascii and not character.isascii() and character.isalpha()
-
-    def _is_readable(self, character: str) -> bool:
-        spells = self._tokenizer.spells
-        return spells(character) or readable(character, spells) != character
 
     def _encoded(self, text: str, start: int, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
         # Token ids of a sentence, or of parts of it that fit the model with `num_reserved` more tokens.
@@ -389,23 +326,6 @@ class TextPlanner:
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, self._tokenizer.encode(text[part.start : part.end])) for part in parts]
-
-
-@lru_cache(maxsize=256)
-def _abbreviation_finder(source_language: str, target_language: str) -> AbbreviationFinder:
-    return AbbreviationFinder(source_language, target_language)
-
-
-def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:
-    # Groups each outermost sentence with those inside it; all are ordered by position.
-    group: list[list[_EncodedPart]] = []
-    for parts in sentences:
-        if group and parts[0].span.start >= group[0][-1].span.end:
-            yield group
-            group = []
-        group.append(parts)
-    if group:
-        yield group
 
 
 def _start(fixed: FixedTranslation) -> int:

@@ -16,7 +16,8 @@ from dragoman_service.text.placeholders.protected_units import with_placeholders
 from dragoman_service.text.placeholders.restoration import forced_prefix
 from dragoman_service.text.placeholders.spans import ProtectedSpan
 from dragoman_service.text.placeholders.text_units import TextUnit, spans_in_unit
-from dragoman_service.text.plans import ModelText, SegmentBuilder, TextModel, TextPart
+from dragoman_service.text.planning import SegmentBuilder
+from dragoman_service.text.plans import ModelText, TextModel, TextPart
 from dragoman_service.text.quotation import localized_marks
 from dragoman_service.text.segmentation import Check
 

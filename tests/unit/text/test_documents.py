@@ -45,7 +45,7 @@ def test_spans_are_relative_to_the_sentence() -> None:
     (sentence,) = planned("- one, two", parts((2, 6), (7, 10)))
 
     assert sentence.plan
-    assert sentence.plan.spans == [Span(start=0, end=4), Span(start=5, end=8)]
+    assert [part.span for part in sentence.plan.parts] == [Span(start=0, end=4), Span(start=5, end=8)]
     assert len(sentence.segments) == 2
 
 

@@ -19,7 +19,7 @@ from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.text.plans import EXTRA_TARGET_TOKENS
+from dragoman_service.text.planning import EXTRA_TARGET_TOKENS
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 # share of sentences that may differ, where two hypotheses have equal scores except for rounding
