@@ -55,7 +55,6 @@ _NUMBER = re.compile(
     rf"(?:{_DASH}(?:{_CURRENCY_BEFORE}{SPACE}?)?(?P<last>{_CORE})(?![-.]\d))?(?P<after>{_SUFFIX}|{_END}|(?=Uhr{_END}))"
 )
 _AMOUNT = re.compile(rf"(?={_SIGN}?{_CURRENCY_BEFORE}){_NUMBER.pattern}")
-_IS_CURRENCY = re.compile(_CURRENCY)
 _IS_PRICE = re.compile(rf",[-\u2013\u2014]|.*{_CURRENCY}")  # `95,-` and `95 EUR`
 
 # Words next to a number that mark it as an amount or a quantity. The model translates them.
