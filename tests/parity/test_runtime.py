@@ -158,16 +158,6 @@ def _segments(count: int, seed: int) -> list[Segment]:
     return [Segment(source_ids=(*rng.integers(4, 320, length).tolist(), 2), search=search) for length in lengths]
 
 
-def test_translations_do_not_depend_on_the_batch_size(model: StepModel) -> None:
-    segments = _segments(20, seed=1)
-
-    alone = _decode(model, segments, batch_size=1)
-
-    assert _decode(model, segments, batch_size=6) == alone
-    assert any(hypothesis.is_finished for hypothesis in alone)
-    assert len({hypothesis.token_ids for hypothesis in alone}) > 10
-
-
 def test_threads_can_share_a_model(model: StepModel) -> None:
     shares = [_segments(8, seed) for seed in range(4)]
 

@@ -8,9 +8,8 @@ import pytest
 
 from dragoman.client import AsyncTranslationClient, TranslationClient
 from dragoman.client.channel import ChannelSettings, RetrySettings
-from dragoman.client.errors import DeadlineExceededError, StartingError
 from dragoman.client.request import DecodingOptions
-from tests.integration.running_server import RunningServer, listening_server, running_server
+from tests.integration.running_server import RunningServer, running_server
 from tests.unit.proto.scripted_server import EN_DE
 
 ONE_ATTEMPT = ChannelSettings(retry=RetrySettings(max_attempts=1))
@@ -65,28 +64,3 @@ async def test_draining_replica_is_skipped(tiny_model: Path) -> None:
         results = [await client.translate(["A man."], **EN_DE) for _ in range(6)]
 
     assert [len(result) for result in results] == [1] * 6
-
-
-async def test_starting_server_raises_its_error(tiny_model: Path) -> None:
-    async with (
-        listening_server(tiny_model) as server,
-        AsyncTranslationClient(server.target, channel=ONE_ATTEMPT) as client,
-    ):
-        with pytest.raises(StartingError):
-            await client.translate(["A man."], **EN_DE)
-
-
-async def test_deadline_and_cancellation_free_the_server(server: RunningServer, client: AsyncTranslationClient) -> None:
-    server.model.halt()
-
-    with pytest.raises(DeadlineExceededError):
-        await client.translate(["A man."], timeout_s=0.2, **EN_DE)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.translate(["A man."], **EN_DE), 0.3)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(client.translate_document("A man.", **EN_DE)), 0.3)
-
-    server.model.resume()
-    for method in ("Translate", "TranslateDocument"):
-        await server.until_sample(0, "dragoman_requests_in_flight", method=method)
-    assert len(await client.translate(["A man."], **EN_DE)) == 1

@@ -1,13 +1,14 @@
 """Language detection, pivot translation and named glossaries."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.v1 import translation_pb2 as pb
-from tests.integration.running_server import TEST_TIMEOUT_S, http_client, rejection, running_server
+from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, http_client, rejection, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
@@ -28,20 +29,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def test_missing_source_language_is_detected_or_rejected(models: Path) -> None:
+@pytest.fixture(scope="module")
+async def multilingual(models: Path) -> AsyncIterator[RunningServer]:
     async with running_server(models) as server:
-        detected = await server.translate(ENGLISH, source_language="")
-        named = await server.translate(ENGLISH)
-        mixed = await server.translate(ENGLISH, GERMAN, source_language="")
-        german = await server.translate(GERMAN, source_language="", model="en-de")
-        rejected = [
-            await rejection(server.translate(*texts, source_language="", model=model))
-            for texts, model in [
-                ([FRENCH], "en-de"),
-                ([ENGLISH, "7", "Привет"], "en-de"),
-                ([ENGLISH, FRENCH], ""),
-            ]
+        yield server
+
+
+async def test_missing_source_language_is_detected_or_rejected(multilingual: RunningServer) -> None:
+    detected = await multilingual.translate(ENGLISH, source_language="")
+    named = await multilingual.translate(ENGLISH)
+    mixed = await multilingual.translate(ENGLISH, GERMAN, source_language="")
+    german = await multilingual.translate(GERMAN, source_language="", model="en-de")
+    rejected = [
+        await rejection(multilingual.translate(*texts, source_language="", model=model))
+        for texts, model in [
+            ([FRENCH], "en-de"),
+            ([ENGLISH, "7", "Привет"], "en-de"),
+            ([ENGLISH, FRENCH], ""),
         ]
+    ]
 
     assert (detected.detected_language.language, detected.model_name) == ("en", "en-de")
     assert detected.detected_language.confidence > 0.9
@@ -62,14 +68,14 @@ async def test_missing_source_language_is_detected_or_rejected(models: Path) -> 
     assert (german.detected_language.language, german.detected_language.is_served) == ("de", False)
 
 
-async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
-    async with running_server(models) as server, http_client(server) as http:
+async def test_languages_are_detected_over_grpc_and_http(multilingual: RunningServer) -> None:
+    async with http_client(multilingual) as http:
         request = pb.DetectLanguageRequest(texts=[ENGLISH, GERMAN, "12345"])
-        detected = (await server.translation.DetectLanguage(request)).detections
+        detected = (await multilingual.translation.DetectLanguage(request)).detections
         request.target_language = "fr"
-        into_french = (await server.translation.DetectLanguage(request)).detections
+        into_french = (await multilingual.translation.DetectLanguage(request)).detections
         rejected = [
-            await rejection(server.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
+            await rejection(multilingual.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
             for fields in ({}, {"texts": ["a" * 10_001]}, {"texts": ["a"], "target_language": "tlh"})
         ]
         over_http = (await http.post("/v1/detect", json={"texts": [GERMAN]})).json()
@@ -81,19 +87,19 @@ async def test_languages_are_detected_over_grpc_and_http(models: Path) -> None:
     assert over_http["detections"][0]["languages"][0]["language"] == "de"
 
 
-async def test_texts_are_translated_through_an_allowed_pivot_language(models: Path) -> None:
+async def test_texts_are_translated_through_an_allowed_pivot_language(multilingual: RunningServer) -> None:
     fields: dict[str, Any] = {"target_language": "fr", "pivot_languages": ["it", "de"]}
     body = {"sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
-    async with running_server(models) as server, http_client(server) as http:
-        first = await server.translate(ENGLISH)
+    async with http_client(multilingual) as http:
+        first = await multilingual.translate(ENGLISH)
         in_german = first.translations[0].hypotheses[0].text
-        second = await server.translate(in_german, source_language="de", target_language="fr")
-        through = await server.translate(ENGLISH, **fields)
-        detected = await server.translate(ENGLISH, source_language="", **fields)
-        direct = await server.translate(GERMAN, source_language="de", **fields)
-        forbidden = await rejection(server.translate(ENGLISH, target_language="fr"))
+        second = await multilingual.translate(in_german, source_language="de", target_language="fr")
+        through = await multilingual.translate(ENGLISH, **fields)
+        detected = await multilingual.translate(ENGLISH, source_language="", **fields)
+        direct = await multilingual.translate(GERMAN, source_language="de", **fields)
+        forbidden = await rejection(multilingual.translate(ENGLISH, target_language="fr"))
         aligned = await rejection(
-            server.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields)
+            multilingual.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields)
         )
         over_http = (await http.post("/v1/translate", json={"texts": [ENGLISH], **body})).json()
         document = await http.post("/v1/translate/document", json={"text": ENGLISH, **body})

@@ -11,7 +11,6 @@ from tests.integration.running_server import RunningServer, request
 TEXT = "A man rides a bicycle through the old town."
 # Sent as one sentence: a period, unlike a comma, ends a clause that the tiny vocabulary can spell.
 LONG_SENTENCE = "two children play with a red ball in the garden. " * 6 + "and she reads a long letter."
-HOT: dict[str, Any] = {"temperature": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -31,48 +30,14 @@ async def hypotheses(server: RunningServer, text: str, **options: Any) -> list[p
     return list(translation.hypotheses)
 
 
-async def sampled(server: RunningServer, text: str, **sampling: int) -> list[str]:
-    options = {"sampling": pb.SamplingOptions(**HOT, **sampling), "num_hypotheses": 8}
-    return [hypothesis.text for hypothesis in await hypotheses(server, text, **options)]
-
-
 def kinds(translation: pb.Translation) -> set[str]:
     return {pb.WarningKind.Name(warning.kind).removeprefix("WARNING_KIND_") for warning in translation.warnings}
-
-
-async def test_each_text_is_translated_in_order(server: RunningServer) -> None:
-    texts = ("A man rides a bicycle.", "Two children play. The train leaves!")
-
-    response = await server.translate(*texts)
-    alone = [(await translated(server, text))[0] for text in texts]
-
-    assert list(response.translations) == alone
-    assert [len(translation.sentences) for translation in alone] == [1, 2]
-    assert all(translation.hypotheses[0].text for translation in alone)
-    assert (response.model_name, response.model_version) == ("tiny", "1")
-    assert response.num_source_tokens > 1
-    assert response.num_target_tokens > 0
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-async def test_blank_text_is_returned_unchanged(server: RunningServer, text: str) -> None:
-    (translation,) = await translated(server, text)
-
-    assert translation == pb.Translation(hypotheses=[pb.Hypothesis(text=text)])
 
 
 async def test_unusual_texts_are_translated(server: RunningServer) -> None:
     texts = ["Grüße 😀 42", "\x00\x07", "a" * 500, "عربي", "👩‍👩‍👧"]
 
     assert len(await translated(server, *texts)) == len(texts)
-
-
-async def test_request_id_of_the_metadata_is_used_without_one_in_the_request(server: RunningServer) -> None:
-    call = server.translate("A man.", metadata=(("x-request-id", "m-1"),))
-
-    assert (await call).request_id == "m-1"
-    assert dict(await call.trailing_metadata())["x-request-id"] == "m-1"
-    assert len({(await server.translate("A man.")).request_id for _ in range(2)} - {""}) == 2  # generated
 
 
 async def test_scores_and_tokens_are_returned_on_request(server: RunningServer) -> None:
@@ -82,14 +47,6 @@ async def test_scores_and_tokens_are_returned_on_request(server: RunningServer) 
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
     assert all(len(hypothesis.tokens) == len(hypothesis.token_log_probs) > 0 for hypothesis in found)
-
-
-@pytest.mark.parametrize(
-    "search", [{"beam_size": 1}, {"num_hypotheses": 3}, {"sampling": pb.SamplingOptions()}], ids=str
-)
-async def test_every_hypothesis_begins_with_the_prefix(server: RunningServer, search: dict[str, Any]) -> None:
-    for hypothesis in await hypotheses(server, TEXT, target_prefix="Zwei Kinder", **search):
-        assert hypothesis.text.startswith("Zwei Kinder")
 
 
 async def test_prefix_of_each_text_begins_its_first_sentence(server: RunningServer) -> None:
@@ -103,19 +60,6 @@ async def test_prefix_of_each_text_begins_its_first_sentence(server: RunningServ
     assert first.hypotheses[0].text.endswith(free[0].hypotheses[0].text)
     assert second == free[0]
     assert third.hypotheses[0].text.startswith("Sie liest")
-
-
-async def test_samples_depend_on_the_seed_alone(server: RunningServer) -> None:
-    alone = await sampled(server, TEXT, seed=7)
-
-    options = pb.DecodingOptions(sampling=pb.SamplingOptions(seed=7, **HOT), num_hypotheses=8)
-    calls = [server.translate(text, options=options) for text in ("A man.", TEXT, "Two children play.", TEXT)]
-    together = [(await call).translations[0] for call in calls]
-
-    assert [hypothesis.text for hypothesis in together[1].hypotheses] == alone
-    assert together[1] == together[3]
-    assert await sampled(server, TEXT, seed=8) != alone
-    assert await sampled(server, TEXT) != await sampled(server, TEXT)
 
 
 async def test_alignment_links_both_texts_and_does_not_change_the_translation(server: RunningServer) -> None:

@@ -1,6 +1,5 @@
 """`serve --fake` as a process, called over gRPC and HTTP."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,24 +63,11 @@ def test_markup_and_placeholders_are_preserved(client: TranslationClient) -> Non
     assert (plain.text, plain.warnings) == ("[de] See {name} at https://a.example/x?y=1!", ())
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "expected"),
-    [
-        (
-            "/v1/translate",
-            {"texts": ["Hello."], "source_language": "en", "target_language": "fr"},
-            '"text": "[fr] Hello."',
-        ),
-        ("/v2/translate", {"text": ["Hello."], "source_lang": "EN", "target_lang": "FR"}, '"text": "[fr] Hello."'),
-        ("/translate?api-version=3.0&from=en&to=fr", [{"Text": "Hello."}], '"text": "[fr] Hello."'),
-        ("/translate", {"q": "Hello.", "source": "en", "target": "fr"}, '"translatedText": "[fr] Hello."'),
-    ],
-)
-def test_apis_over_http_are_answered(path: str, body: object, expected: str, ports: Ports) -> None:
-    status, _, answer = post(ports, path, body)
+def test_http_api_is_answered(ports: Ports) -> None:
+    body = {"texts": ["Hello."], "source_language": "en", "target_language": "fr"}
+    status, _, answer = post(ports, "/v1/translate", body)
 
-    assert status == 200
-    assert expected in json.dumps(answer)
+    assert (status, answer["translations"][0]["hypotheses"][0]["text"]) == (200, "[fr] Hello.")
 
 
 def test_injected_rejection_has_its_retry_delay_over_grpc_and_http(ports: Ports) -> None:

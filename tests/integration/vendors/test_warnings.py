@@ -93,20 +93,6 @@ async def test_warnings_of_all_targets_are_added_up(http: httpx.AsyncClient, mon
     assert answer.headers[HEADER] == "NUMBER_CHANGED=4, TRUNCATED=2"
 
 
-@pytest.mark.parametrize("kind", WarningKind)
-async def test_native_response_has_each_kind_of_warning(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, kind: WarningKind
-) -> None:
-    install(monkeypatch, kind)
-
-    answer = await http.post("/v1/translate", json=NATIVE)
-
-    (warning,) = answer.json()["translations"][0]["warnings"]
-    assert warning["kind"] == f"WARNING_KIND_{kind.name}"
-    assert warning["source"] == warning["target"] == {"start": 2, "end": 8}
-    assert answer.headers[HEADER] == f"{kind.name}=1"
-
-
 async def test_errors_have_no_counts(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, *KINDS)
 

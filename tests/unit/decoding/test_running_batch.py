@@ -103,27 +103,6 @@ def test_segments_leave_when_they_end() -> None:
     assert reports[1].ended[0].num_steps == 2
 
 
-def test_dropped_segment_is_never_reported() -> None:
-    batch = RunningBatch(ToyModel())
-    first, second = batch.start([make_segment(7), make_segment(8)])
-    batch.step()
-
-    batch.drop([first])
-
-    ended = [segment.segment_id for _ in range(12) if batch.num_segments for segment in batch.step().ended]
-    assert ended == [second]
-
-
-def test_emptied_batch_accepts_new_segments() -> None:
-    batch, segment = RunningBatch(ToyModel()), make_segment(7, 8)
-    batch.drop(batch.start([make_segment(9), make_segment(8)]))
-
-    batch.start([segment])
-
-    ended = [found for _ in range(12) if batch.num_segments for found in batch.step().ended]
-    assert ended[0].hypotheses == decode_all(ToyModel(), [segment])[0].hypotheses
-
-
 def test_row_with_nan_does_not_affect_other_segments() -> None:
     broken, whole = decode_all(BrokenToyModel(), [make_segment(9), make_segment(7, 8)])
 
@@ -147,13 +126,6 @@ def invalid_segments() -> list[Segment]:
 def test_segments_beyond_the_limits_of_the_model_are_invalid(segment: Segment) -> None:
     with pytest.raises(ValueError, match="does not support"):
         check_segment(segment, LIMITS)
-
-
-def test_all_options_can_be_combined() -> None:
-    options = {"target_prefix": (5, 3), "suppressed_tokens": frozenset({8}), "no_repeat_ngram_size": 2}
-
-    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), LIMITS)
-    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), LIMITS)
 
 
 def test_number_of_candidates_depends_on_the_options() -> None:
