@@ -28,7 +28,7 @@ from dragoman_service.file_translation.settings import DocumentSettings
 
 HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
-"""A process with an older heartbeat counts as dead, and its unfinished documents as interrupted."""
+"""A process whose heartbeat has not changed for this time counts as dead, and its unfinished documents as interrupted."""
 
 REPEAT_S: Final = 60.0
 """Time from the end of the first complete download in which a document can be downloaded again."""
@@ -112,17 +112,34 @@ class StorageFullError(RetryableError):
 class DocumentStore:
     """Stores documents and enforces the limits of the directory."""
 
-    def __init__(self, settings: DocumentSettings, *, clock: Callable[[], float] = time.time) -> None:
-        """Register this process in the directory; ConfigError if files cannot be written and locked in it."""
+    def __init__(
+        self,
+        settings: DocumentSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Register this process in the directory; ConfigError if files cannot be written and locked in it.
+
+        Args:
+            settings: directory and limits.
+            clock: seconds since 1970, for the states of documents.
+            monotonic: measures the age of heartbeats, as the other clock can be set to another time.
+        """
         if settings.directory is None:
             raise ConfigError(_SETTING, None, "a directory")
         self._settings = settings
         self._clock = clock
+        self._monotonic = monotonic
         self._directory = settings.directory.absolute()
         self._process = secrets.token_hex(16)
+        # Time of the heartbeat of each other process, and when it was first seen on the monotonic clock.
+        self._heartbeats: dict[str, tuple[int, float]] = {}
         try:
             with self._locked():
                 self.heartbeat()
+            for path in self._directory.glob(f"{_PROCESS}*"):
+                self._is_alive(path.name.removeprefix(_PROCESS))
         except OSError as error:
             expected = f"an existing directory in which files can be written and locked ({error.strerror})"
             raise ConfigError(_SETTING, str(settings.directory), expected) from error
@@ -285,11 +302,19 @@ class DocumentStore:
         return replace(state, status=DocumentStatus.ERROR, message=INTERRUPTED)
 
     def _is_alive(self, process: str) -> bool:
+        if process == self._process:
+            return True
         try:
-            heartbeat_s = (self._directory / f"{_PROCESS}{process}").stat().st_mtime
+            renewed_ns = (self._directory / f"{_PROCESS}{process}").stat().st_mtime_ns
         except FileNotFoundError:
+            self._heartbeats.pop(process, None)
             return False
-        return self._clock() - heartbeat_s <= LEASE_S
+        now_s = self._monotonic()
+        known_ns, since_s = self._heartbeats.get(process, (None, now_s))
+        if renewed_ns != known_ns:
+            self._heartbeats[process] = renewed_ns, now_s
+            return True
+        return now_s - since_s <= LEASE_S
 
     def _check_limits(self, wanted: DocumentState, *, is_new: bool) -> None:
         limits = self._settings

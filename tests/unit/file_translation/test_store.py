@@ -28,9 +28,15 @@ class Stores:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.clock = ManualClock(NOW_S)
+        self.monotonic = ManualClock(100.0)
 
     def open(self, **settings: Any) -> DocumentStore:
-        return DocumentStore(DocumentSettings(directory=self.directory, **settings), clock=self.clock)
+        found = DocumentSettings(directory=self.directory, **settings)
+        return DocumentStore(found, clock=self.clock, monotonic=self.monotonic)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.monotonic.advance(seconds)
 
     @property
     def documents(self) -> list[str]:
@@ -67,12 +73,12 @@ def test_result_can_be_downloaded_again_for_a_while_from_each_process(stores: St
     with first.open_result(document_id) as one, second.open_result(document_id) as other:
         assert (one.read(), other.read()) == (b"result", b"result")
     first.downloaded(document_id)
-    stores.clock.advance(REPEAT_S - 1)
+    stores.advance(REPEAT_S - 1)
     second.downloaded(document_id)  # does not extend the time
     restarted = stores.open()
     assert restarted.get(document_id, key).status is DocumentStatus.DONE
 
-    stores.clock.advance(1)
+    stores.advance(1)
     with pytest.raises(DocumentNotFoundError):
         restarted.get(document_id, key)
     assert restarted.sweep() == 1
@@ -87,7 +93,7 @@ def test_download_never_extends_the_life_of_a_document(stores: Stores) -> None:
     document_id, key = done(store)
     store.downloaded(document_id)
 
-    stores.clock.advance(10)
+    stores.advance(10)
 
     with pytest.raises(DocumentNotFoundError):
         store.get(document_id, key)
@@ -144,14 +150,37 @@ def test_key_is_not_stored(stores: Stores) -> None:
     assert (stores.directory / document_id / "state.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("step_s", [60.0, 600.0, -3600.0])
+def test_step_of_the_wall_clock_interrupts_no_document_of_a_running_process(stores: Stores, step_s: float) -> None:
+    own, other = stores.open(), stores.open()
+    documents = [queued(own), queued(other)]
+
+    stores.clock.advance(step_s)
+    own.sweep()
+
+    assert {own.get(*document).status for document in documents} == {DocumentStatus.QUEUED}
+
+
+@pytest.mark.parametrize("step_s", [60.0, -3600.0])
+def test_dead_process_is_recognised_after_a_step_of_the_wall_clock(stores: Stores, step_s: float) -> None:
+    dead = stores.open()
+    document_id, key = queued(dead)
+    restarted = stores.open()
+    stores.clock.advance(step_s)
+
+    stores.advance(LEASE_S + 1)
+
+    assert restarted.get(document_id, key).message == INTERRUPTED
+
+
 def test_document_of_a_dead_process_is_interrupted(stores: Stores) -> None:
     dead, alive = stores.open(), stores.open()
     document_id, key = queued(dead)
-    stores.clock.advance(LEASE_S)
+    stores.advance(LEASE_S)
     alive.heartbeat()
     assert alive.get(document_id, key).status is DocumentStatus.QUEUED
 
-    stores.clock.advance(1)
+    stores.advance(1)
     state = alive.get(document_id, key)
     alive.sweep()
 
@@ -177,12 +206,12 @@ def test_of_a_dead_process_only_done_documents_are_kept(stores: Stores) -> None:
 def test_expired_documents_are_removed(stores: Stores, make: Any) -> None:
     store = stores.open(expiry_s=100)
     document_id, key = make(store)
-    stores.clock.advance(99)
+    stores.advance(99)
     store.heartbeat()
     assert store.sweep() == 0
     assert store.get(document_id, key)
 
-    stores.clock.advance(1)
+    stores.advance(1)
 
     with pytest.raises(DocumentNotFoundError):
         store.get(document_id, key)
@@ -197,7 +226,7 @@ def test_damaged_state_is_removed_when_a_document_would_have_expired(stores: Sto
     os.utime(stores.directory / document_id, (NOW_S, NOW_S))
     with pytest.raises(DocumentNotFoundError):
         store.get(document_id, key)
-    stores.clock.advance(101 + LEASE_S)
+    stores.advance(101 + LEASE_S)
     store.sweep()
 
     assert stores.documents == []
