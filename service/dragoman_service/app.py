@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import threading
 import time
@@ -263,6 +264,7 @@ async def serve(
         settings = settings.model_copy(update={"scheduling": settings.scheduling.with_short_slices()})
     pool = started_pool(num_cores() + _NUM_EXTRA_THREADS, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
+    raise_open_files(settings.max_open_files)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
     observe_gpus(metrics)
@@ -277,6 +279,19 @@ async def serve(
     finally:
         stopping.set()  # ends loads and their worker processes
         await app.stop()
+
+
+def raise_open_files(needed: int) -> None:
+    """Raise the limit of open files of this process as far as it may, and log a warning if it stays below `needed`."""
+    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != highest:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+            limit = highest
+        except (OSError, ValueError):  # some systems have a lower limit of their own
+            log.debug("limit of open files cannot be raised", exc_info=True)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        log.warning("limit of open files is below the allowed connections", extra={"limit": limit, "needed": needed})
 
 
 async def _serve_until(drain: asyncio.Event, app: App) -> bool:

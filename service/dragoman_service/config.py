@@ -32,6 +32,9 @@ CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
 """Environment variable with the path of the settings file; a flag takes precedence."""
 
 
+_OWN_FILES = 64  # of a server with a few models, without connections
+
+
 class Settings(BaseModel):
     """All settings of a server."""
 
@@ -49,6 +52,11 @@ class Settings(BaseModel):
     defaults: TranslationDefaults = Field(default_factory=TranslationDefaults)
     scheduling: SchedulingSettings = Field(default_factory=SchedulingSettings)
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
+
+    @property
+    def max_open_files(self) -> int:
+        """Open files with all allowed connections."""
+        return self.grpc.max_connections + self.http.max_connections + _OWN_FILES
 
 
 _Entry = tuple[str, object, str]  # name, value and origin of a setting

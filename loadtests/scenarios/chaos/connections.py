@@ -1,4 +1,4 @@
-"""Faults of connections: clients that do not read, drop, drip or cancel."""
+"""Faults of connections: clients that do not read, drop, drip, cancel or never end their headers."""
 
 import itertools
 import random
@@ -14,6 +14,7 @@ from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 
 from dragoman.v1 import translation_pb2 as pb
 from loadtests.generator.calls import Method
+from loadtests.generator.metrics import footprint
 from loadtests.hostile import http2
 from loadtests.hostile.http2 import RawConnection, grpc_message
 from loadtests.scenarios.chaos.fault import (
@@ -34,6 +35,9 @@ _NUM_STREAMED: Final = 200
 _MAX_OPEN: Final = 200  # connections, far below the limit of the server
 _RESETS_PER_CONNECTION: Final = 100
 _REPLY_S: Final = 5.0
+_HEADER_FIELD: Final = b"\x00\x01a\x01b"  # a literal that is not indexed
+_HEADER_BYTES_PER_S: Final = 17_000_000
+_MAX_HEADERS_MB: Final = 400.0
 
 
 @fault(
@@ -150,3 +154,32 @@ def rapid_reset(run: FaultRun) -> None:
                 connection.flush()
             run.status_counts[f"connection_{connection.reply(0.05)}"] += 1
             run.status_counts["cancelled"] += len(streams)
+
+
+@fault(
+    amounts=(100, 100),
+    seconds=(4.0, 12.0),
+    metric=OPEN_FILES,
+    limits={"slowest_s": 5.0, "health_s": 5.0, "rss_growth_mb": _MAX_HEADERS_MB, "files": 16},
+)
+def unfinished_headers(run: FaultRun) -> None:
+    """Endless headers on connections that never acknowledge the settings; memory is bounded."""
+    begin = http2.HELLO + HeadersFrame(1, Encoder().encode(http2.call_headers("/"))).serialize()
+    frames = ContinuationFrame(1, _HEADER_FIELD * 3200).serialize() * 4
+    connections = [run.connect() for _ in range(run.amount)]
+    for connection in connections:
+        connection.send(begin)
+    began_s, idle_mb, peak_mb = time.monotonic(), footprint(run.server.process.pid).rss_mb, 0.0
+    for number in lasting(run.seconds):
+        position = number % run.amount
+        if connections[position].wait_until_closed(0.0005):
+            connections[position] = run.connect()
+            connections[position].send(begin)
+        connections[position].send(frames)
+        if number % 20 == 0:
+            peak_mb = max(peak_mb, footprint(run.server.process.pid).rss_mb)
+            run.record_growth()
+        time.sleep(max(0.0, began_s + number * len(frames) / _HEADER_BYTES_PER_S - time.monotonic()))
+        run.status_counts["sent"] += 1
+    growth_mb = peak_mb - idle_mb
+    run.require(growth_mb <= _MAX_HEADERS_MB, f"the server needed {growth_mb:.0f} MB more during the attack")

@@ -57,6 +57,10 @@ class GrpcSettings(SettingsSection):
     handshake_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """Longest time until a new connection can carry calls, including the TLS handshake."""
 
+    settings_timeout_s: float = Field(default=1.0, gt=0, le=3600)
+    """Longest time until a client acknowledges the HTTP/2 settings. Until then `max_metadata_bytes` does not hold, and
+    each connection can occupy about 20 MB."""
+
     min_ping_interval_s: float = Field(default=5.0, ge=0, le=86400)
     """Shortest interval between pings of a client. A client that pings more often is disconnected."""
 

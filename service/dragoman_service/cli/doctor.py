@@ -254,10 +254,10 @@ def tls(settings: Settings) -> Iterator[Finding]:
 
 def connections(settings: Settings) -> Iterator[Finding]:
     """Compare the limit of open files with the connections that the settings allow."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    number = settings.grpc.max_connections + settings.http.max_connections
-    detail = f"{limit} open files allowed, {number} connections (grpc.max_connections + http.max_connections)"
-    yield Finding("OK" if limit == resource.RLIM_INFINITY or limit > number else "WARN", detail)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # the server raises the soft limit
+    needed = settings.max_open_files
+    detail = f"{limit} open files allowed, {needed} needed for grpc.max_connections + http.max_connections"
+    yield Finding("OK" if limit == resource.RLIM_INFINITY or limit >= needed else "WARN", detail)
 
 
 def permissions(settings: Settings) -> Iterator[Finding]:
@@ -279,6 +279,6 @@ CHECKS: Final[Mapping[Callable[[Settings], Iterator[Finding]], str]] = {
     callers: "access.callers_file; `dragoman keys new` creates keys",
     tls: "renew the certificate",
     permissions: "chmod 640",
-    connections: "raise the limit (ulimit -n, LimitNOFILE of systemd), or allow fewer connections",
+    connections: "raise the hard limit (ulimit -Hn, LimitNOFILE of systemd), or allow fewer connections",
 }
 """Checks of valid settings, with the fix if they find a fault."""

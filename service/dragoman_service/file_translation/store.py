@@ -28,7 +28,7 @@ from dragoman_service.file_translation.settings import DocumentSettings
 
 HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
-"""A process whose heartbeat has not changed for this time counts as dead, and its unfinished documents as interrupted."""
+"""A process whose heartbeat does not change for this time counts as dead, and its documents as interrupted."""
 
 REPEAT_S: Final = 60.0
 """Time from the end of the first complete download in which a document can be downloaded again."""

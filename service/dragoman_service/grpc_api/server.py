@@ -147,7 +147,7 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,
         "grpc.server_handshake_timeout_ms": _milliseconds(settings.handshake_timeout_s),
         # Until a client acknowledges the settings, gRPC accepts 16 MiB of metadata per call.
-        "grpc.http2.settings_timeout": _milliseconds(settings.handshake_timeout_s),
+        "grpc.http2.settings_timeout": _milliseconds(settings.settings_timeout_s),
         "grpc.http2.min_ping_interval_without_data_ms": _milliseconds(settings.min_ping_interval_s),
         "grpc.keepalive_time_ms": _milliseconds(settings.keepalive_interval_s),
         "grpc.keepalive_timeout_ms": _milliseconds(settings.keepalive_timeout_s),

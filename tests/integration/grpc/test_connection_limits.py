@@ -1,15 +1,18 @@
 """Each limit of a connection, reached over a real socket."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import SettingsFrame
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.calls.settings import GrpcSettings
+from loadtests.hostile.http2 import HELLO, RawConnection
 from tests.certificates import OWN_CONNECTION
 from tests.integration.proxy import Proxy
 from tests.integration.running_server import TEST_TIMEOUT_S, RunningServer, rejection, request, running_server
@@ -153,19 +156,31 @@ async def test_calls_of_a_vanished_client_are_cancelled(tiny_model: Path) -> Non
         call.cancel()
 
 
-@pytest.mark.parametrize("sends_settings", [False, True])
-async def test_client_without_handshake_is_disconnected(tiny_model: Path, *, sends_settings: bool) -> None:
-    """Without an acknowledgement of its settings, gRPC accepts more metadata from the client than the limit."""
-    async with running_server(tiny_model, grpc__handshake_timeout_s=0.2) as server:
+@pytest.mark.parametrize(
+    ("setting", "hello"), [("handshake_timeout_s", b""), ("settings_timeout_s", HELLO)], ids=["silent", "no ACK"]
+)
+async def test_client_without_handshake_is_disconnected(tiny_model: Path, setting: str, hello: bytes) -> None:
+    async with running_server(tiny_model, **{f"grpc__{setting}": 0.2}) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        if sends_settings:
-            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        writer.write(hello)
 
         async with asyncio.timeout(TEST_TIMEOUT_S):
             await reader.read(-1)  # up to the end of the connection
 
         writer.close()
         assert (await server.translate("A man.")).translations
+
+
+async def test_client_may_acknowledge_the_settings_late(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server:
+        with contextlib.closing(RawConnection(f"127.0.0.1:{server.port}")) as connection:
+            await asyncio.to_thread(connection.send, HELLO)
+            await asyncio.sleep(0.5 * GrpcSettings().settings_timeout_s)  # a slow network
+            await asyncio.to_thread(connection.send, SettingsFrame(flags=["ACK"]).serialize())
+
+            is_closed = await asyncio.to_thread(connection.wait_until_closed, GrpcSettings().settings_timeout_s)
+
+        assert not is_closed
 
 
 async def test_server_listens_on_a_unix_socket(tiny_model: Path, tmp_path: Path) -> None:

@@ -258,6 +258,8 @@ def test_available_memory_is_at_most_the_limit_of_the_container(
 
 def test_limit_of_open_files_below_the_connections_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(grpc__max_connections=700, http__max_connections=300)
-    for limit, status in ((1000, "WARN"), (1001, "OK"), (resource.RLIM_INFINITY, "OK")):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+    needed = settings.max_open_files
+    assert needed > 1000
+    for limit, status in ((needed - 1, "WARN"), (needed, "OK"), (resource.RLIM_INFINITY, "OK")):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (256, limit))  # the soft limit is raised
         assert status_of(doctor.connections(settings)) == [status]
