@@ -1,11 +1,12 @@
-"""Insert measured figures into the pages, and find figures that were typed.
+"""Insert tables of measured figures into the pages, and find figures that were typed.
 
-A page names a figure in a comment, and docs/generate.py writes the value between it and the next comment:
+A page names a block in a comment, and docs/generate.py writes it between that comment and the next one:
 
-    The capacity is <!-- =servers.capacity.ours -->356<!-- / --> calls per second.
+    <!-- =calls -->
+    ...
+    <!-- / -->
 
-A name is a path in docs/figures.json without `values`, or one of `BLOCKS` with its arguments. A format such as `.1f`
-can follow.
+A name is one of `BLOCKS` or `TABLES` with its arguments.
 """
 
 import json
@@ -47,44 +48,89 @@ DERIVED = {  # targets of the autoscaler: geometric means of a signal at 60 and 
     "running-segments": "live_segments",
 }
 SIDES = ("ratio", "ours", "theirs")
-MODELS = {"base": "Transformer-base", "shipped": "bundled"}
-ENGINE_CASES = {
-    "one": "one sentence at a time",
-    "many8": "8 at once",
-    "many32": "32 at once",
-    "many": "real sentences, all at once",
-}
-SYSTEMS = {"ctranslate2": "CTranslate2 int8", "transformers": "Transformers fp32"}
+MODELS = ("base", "shipped")
+OTHER_SYSTEMS = ("ctranslate2", "transformers", "onnxruntime")
 SERVERS = {
     "servers": "bundled model",
     "servers-avx2": "bundled model, both limited to AVX2",
     "servers-neighbour": "bundled model, and another process that uses half of a core",
     "servers-base": "Transformer-base",
 }
-SCENARIOS = {  # figures of the result line
-    "soak": {
-        "calls": "calls",
-        "swaps": "model swaps",
-        "unanswered": "unanswered",
-        "errors": "errors",
-        "threads_left": "threads left",
+_PAIR = {"ratio": "{ratio:.2f}", "ours": "{ours:,.0f}", "theirs": "{theirs:,.0f}"}
+TABLES: Mapping[str, Mapping[str, str]] = {  # columns by section; a row has its `name` and the figures below it
+    "engine": {"model, case, threads, system": "{name}", **_PAIR},
+    "limits": {
+        "model": "{name}",
+        "products of 16 segments, GMAC/s": "{products_gmacs_per_s:.0f}",
+        "share of the peak": "{share_of_peak:.0%}",
+        "weights read in a step of one segment, GB/s": "{lone_gb_per_s:.1f}",
+        "read of 256 MiB, GB/s": "{read_gb_per_s:.1f}",
     },
-    "chaos": {"faults": "faults", "held": "handled"},
-    "bad-inputs": {
-        "inputs": "inputs",
-        "kinds": "kinds",
-        "internal": "internal errors",
-        "hangs": "hangs",
-        "lost": "lost calls",
+    "calls": {"callers": "{name}", "CPU time per call, ms": "{cpu_ms:.2f}", "calls/s": "{calls_per_s:.0f}"},
+    "memory": {
+        "models": "{name}",
+        "after the start, MiB": "{idle_mib:.0f}",
+        "with 32 callers, 20 sentences per call, MiB": "{busy_mib:.0f}",
+        "time until the server is ready, s": "{ready_s:.1f}",
     },
-}
-WEAK_LOSS = 3.0  # of chrF, from which a change counts as a weakness
-WEAK_SHARE = 0.01
-TEST_SETS = {
-    "tatoeba": "tatoeba-test-v2021-08-07",
-    "documentation": "software documentation",
-    "development": "development set, held out from the ManyThings.org pack",
-    "news": "newstest2013, long news sentences; no training data of this kind",
+    "complexity": {
+        "length": "{name}",
+        "self-attention": "{self_attention_ms:.1f}",
+        "recurrent": "{recurrent_ms:.1f}",
+        "convolution": "{convolution_ms:.1f}",
+        "feed-forward": "{feed_forward_ms:.1f}",
+    },
+    "signals": {
+        "load, % of the capacity": "{name}",
+        "waiting work": "{queue_decode_cost:,.1f}",
+        "waiting segments": "{queue_wait_s_per_s:,.1f}",
+        "segments in batches": "{live_segments:,.1f}",
+        "rejected calls/s": "{rejected_per_s:,.1f}",
+    },
+    "datasets": {
+        "processes": "{name}",
+        "rows/s": "{rows_per_s:,.0f}",
+        "rows/s of the engine alone": "{engine_rows_per_s:,.0f}",
+        "ratio": "{ratio:.2f}",
+    },
+    "overload": {
+        "offered calls/s": "{offered_per_s:.0f}",
+        "offered": "{offered:,}",
+        "rejected": "{rejected:,}",
+        "rejected after, ms at p50 and p99": "{rejected_ms[p50_ms]:.1f} and {rejected_ms[p99_ms]:.1f}",
+        "accepted but late": "{late}",
+        "answered in time / capacity": "{goodput:.2f}",
+        "growth of memory, MiB": "{rss_growth_mb:.1f}",
+    },
+    "quality": {
+        "test set": "{name}",
+        "pairs": "{pairs:,}",
+        "BLEU": "{BLEU:.2f}",
+        "chrF": "{chrF:.2f}",
+        "signature": "`{signature}`",
+    },
+    "spans": {
+        "sentences": "{sentences}",
+        "spans": "{spans}",
+        "preserved by the model, %": "{preserved:.2f}",
+        "by a second search, %": "{redecoded:.2f}",
+        "inserted with a warning, %": "{inserted:.2f}",
+    },
+    "robustness": {
+        "change": "{name}",
+        "sentences": "{sentences:,}",
+        "chrF unchanged": "{unchanged_chrf:.1f}",
+        "chrF changed": "{chrf:.1f}",
+        "repeated words": "{repetitions:.1%}",
+        "copies of the source": "{copies:.1%}",
+        "preserved spans": "{preserved:.1%}",
+    },
+    "integrity": {
+        "kind": "{name}",
+        "texts": "{cases:,}",
+        "intact": "{intact:,}",
+        "without a warning": "{silent:,}",
+    },
 }
 
 
@@ -126,8 +172,8 @@ def autoscaler_warnings() -> Iterator[str]:
 
 
 def _insert(match: re.Match[str]) -> str:
-    name, *options = match["name"].split()
-    value = BLOCKS[name](*options) if name in BLOCKS else shown(_look_up(name), *options)
+    name, *arguments = match["name"].split()
+    value = BLOCKS[name](*arguments) if name in BLOCKS else figures_table(name, *arguments)
     if "\n" in value:
         value = f"\n\n{value.rstrip()}\n\n"
     return f"<!-- ={match['name']} -->{value}<!-- / -->"
@@ -139,13 +185,6 @@ def _look_up(name: str) -> Any:
     for part in path:
         value = value[part]
     return value
-
-
-def shown(value: Any, form: str = "") -> str:
-    """Return a figure as text: two decimals below 10, none above."""
-    if isinstance(value, float):
-        return format(value, form or (".2f" if abs(value) < 10 else ",.0f"))
-    return format(value, form or ",") if isinstance(value, int) else str(value)
 
 
 def origin(*sections: str) -> str:
@@ -161,34 +200,38 @@ def origin(*sections: str) -> str:
 
 
 def commands(*sections: str) -> str:
-    """Return a block with the commands of sections."""
-    return "```sh\n" + "".join(f"{FIGURES[section]['command']}\n" for section in sections) + "```\n"
+    """Return a block with the commands of sections, and the versions of other systems."""
+    versions = ", ".join(f"{name} {FIGURES['engine']['versions'][name]}" for name in OTHER_SYSTEMS)
+    lines = [f"# {versions}", *(FIGURES[section]["command"] for section in sections)]
+    return "```sh\n" + "".join(f"{line}\n" for line in lines) + "```\n"
 
 
-def version(package: str) -> str:
-    """Return the version of a package in the measurement of the engine."""
-    return f"{package} {FIGURES['engine']['versions'][package]}"
+class _Unknown:
+    """A figure that was not measured."""
+
+    def __format__(self, _: str) -> str:
+        return ""
 
 
-def engine_table() -> str:
-    """Return the comparison of engines, with the instruction sets of the CPU and with AVX2 only."""
-    rows = []
-    limited = FIGURES["engine-avx2"]["values"]
-    for model, cases in FIGURES["engine"]["values"].items():
-        for key, pair in cases.items():
-            if key == "limits":
-                continue
-            case, threads, system = key.split("-")
-            title = ENGINE_CASES.get(case, ENGINE_CASES["many"])
-            unit = "ms" if case == "one" else "tokens/s"
-            figures = [
-                f"{each['ratio']:.2f} ({each['ours']:,.0f} and {each['theirs']:,.0f} {unit})"
-                for each in (pair, limited[model][key])
-            ]
-            rows.append((MODELS[model], title, threads, SYSTEMS[system], *figures))
-    titles = [*MODELS.values(), *ENGINE_CASES.values()]
-    rows.sort(key=lambda row: (titles.index(row[0]), titles.index(row[1])))
-    return table(("model", "case", "threads", "against", "ratio", "ratio with AVX2"), rows)
+def figures_table(path: str, kind: str = "") -> str:
+    """Return the figures at a path as a table of a kind, by default the first part of the path."""
+    columns = TABLES[kind or path.partition(".")[0]]
+    found = _look_up(path)
+    rows = {name: figures for name, figures in found.items() if isinstance(figures, Mapping)}
+    if "{name}" not in columns.values():  # one row
+        rows = {path: found}
+    if kind == "limits":
+        rows = {name: cases["limits"] for name, cases in rows.items()}
+    elif kind == "engine":
+        rows = {
+            f"{m}, {key.replace('-', ', ')}": pair for m in rows for key, pair in rows[m].items() if key != "limits"
+        }
+    ordered = sorted(rows.items(), key=lambda row: (row[0] == "all", int(row[0]) if row[0].isdigit() else 0, row[0]))
+    cells = []
+    for name, figures in ordered:
+        known = {key: _Unknown() if value is None else value for key, value in figures.items()}
+        cells.append([template.format(name=name, **known) for template in columns.values()])
+    return table([*columns], cells)
 
 
 def readme_table() -> str:
@@ -217,22 +260,6 @@ def inverse(pair: Mapping[str, float]) -> dict[str, float]:
     return {**pair, "ratio": 1 / pair["ratio"]}
 
 
-def limits_table() -> str:
-    """Return how close the engine is to the limits of the CPU."""
-    columns = [FIGURES[section]["values"][model]["limits"] for section in ("engine", "engine-avx2") for model in MODELS]
-    rows = [
-        (title, *(f"{factor * column[name]:.{digits}f}" for column in columns))
-        for title, name, factor, digits in (
-            ("products of 16 segments, GMAC/s", "products_gmacs_per_s", 1, 0),
-            ("share of the peak, %", "share_of_peak", 100, 0),
-            ("weights read in a step of one segment, GB/s", "lone_gb_per_s", 1, 1),
-            ("read of 256 MiB, GB/s", "read_gb_per_s", 1, 1),
-        )
-    ]
-    titles = [f"{title}{suffix}" for suffix in ("", ", AVX2") for title in MODELS.values()]
-    return table(("limits of the CPU", *titles), rows)
-
-
 def servers_table() -> str:
     """Return the comparison of servers."""
     rows = []
@@ -250,86 +277,9 @@ def sides(pair: Mapping[str, float]) -> str:
     return f"{ratio:.2f} ({' and '.join(f'{value:,.0f}' for value in values)})"
 
 
-def overload_table() -> str:
-    """Return the figures of ten times the capacity."""
-    values = FIGURES["overload"]["values"]
-    rejected = values["rejected_ms"]
-    rows = [
-        ("offered calls per second", f"{values['offered_per_s']:.0f}"),
-        ("rejected calls", f"{values['rejected']:,} of {values['offered']:,}"),
-        ("time to a rejection, p50 and p99", f"{rejected['p50_ms']:.1f} and {rejected['p99_ms']:.1f} ms"),
-        ("accepted calls that missed their deadline", str(values["late"])),
-        ("calls answered in time, relative to the capacity", f"{values['goodput']:.2f}"),
-        ("growth of the server's memory", f"{values['rss_growth_mb']:.1f} MiB"),
-    ]
-    return table(("figure", "value"), rows)
-
-
-def scenario_line(section: str) -> str:
-    """Return the main figures of a stress scenario."""
-    values = FIGURES[section]["values"]
-    return ", ".join(f"{values[name]:,} {title}" for name, title in SCENARIOS[section].items())
-
-
-def memory_table() -> str:
-    """Return memory and time of a start with one and with both bundled models."""
-    both, one = (FIGURES["memory"]["values"][name] for name in ("both", "one"))
-    rows = [
-        (title, f"{both[name]:.{digits}f}", f"{one[name]:.{digits}f}")
-        for title, name, digits in (
-            ("resident memory after the start, MiB", "idle_mib", 0),
-            ("resident memory with 32 callers, 20 sentences per call, MiB", "busy_mib", 0),
-            ("time until the server is ready, s", "ready_s", 1),
-        )
-    ]
-    return table(("", "both models", "`en-de` only"), rows)
-
-
-def calls_table() -> str:
-    """Return the CPU time of the server per call."""
-    values = FIGURES["calls"]["values"]
-    rows = [
-        (callers, f"{values[callers]['cpu_ms']:.2f}", f"{values[callers]['calls_per_s']:.0f}")
-        for callers in sorted(values, key=int)
-    ]
-    return table(("callers", "CPU time per call, ms", "calls/s"), rows)
-
-
-def complexity_table() -> str:
-    """Return the times of layers by length."""
-    values = {int(length): times for length, times in FIGURES["complexity"]["values"].items() if length.isdigit()}
-    names = [*values[min(values)]]
-    rows = [(f"{length:,}", *(f"{values[length][name]:.1f}" for name in names)) for length in sorted(values)]
-    return table(("length", *(name.removesuffix("_ms").replace("_", "-") for name in names)), rows)
-
-
-def signals_table() -> str:
-    """Return the mean signals of the autoscaler at shares of the capacity."""
-    values = FIGURES["signals"]["values"]
-    names = ("queue_decode_cost", "queue_wait_s_per_s", "live_segments", "rejected_per_s")
-    rows = [
-        (f"{int(load) / 100:g}", *(shown(float(signals[name]), ",.1f") for name in names))
-        for load, signals in values.items()
-        if load != "capacity"
-    ]
-    rows.sort(key=lambda row: float(row[0]))
-    header = ("load / capacity", "waiting work", "waiting segments", "segments in batches", "rejected calls/s")
-    return table(header, rows)
-
-
-def quality_table(model: str) -> str:
-    """Return the scores of a bundled model."""
-    rows = [
-        (
-            f"{title} ({scores['pairs']:,} pairs)",
-            f"{scores['BLEU']:.2f}",
-            f"{scores['chrF']:.2f}",
-            f"`{scores['signature']}`",
-        )
-        for name, title in TEST_SETS.items()
-        for scores in (FIGURES["quality"]["values"][model][name],)
-    ]
-    return table(("test set", "BLEU", "chrF", "signature"), rows)
+def result_line(section: str) -> str:
+    """Return the figures of the result line of a stress scenario."""
+    return "`" + " ".join(f"{name}={value}" for name, value in FIGURES[section]["values"].items()) + "`"
 
 
 def examples(model: str) -> str:
@@ -339,90 +289,12 @@ def examples(model: str) -> str:
     return "```text\n" + "\n".join(texts) + "```\n"
 
 
-def robustness_table(model: str) -> str:
-    """Return the measures of a bundled model on changed sentences, the largest loss of chrF first."""
-    rows = [
-        (
-            f"{change} ({outcome['sentences']:,})",
-            f"{outcome['unchanged_chrf']:.1f}",
-            "" if outcome["chrf"] is None else f"{outcome['chrf']:.1f}",
-            *(percent(outcome[share]) for share in ("repetitions", "copies", "preserved")),
-        )
-        for change, outcome in outcomes(model).items()
-    ]
-    header = ("change (sentences)", "chrF unchanged", "chrF changed", "repeated, %", "copied, %", "preserved, %")
-    return table(header, rows)
-
-
-def integrity_table(*models: str) -> str:
-    """Return the share of generated texts that stay intact, and the number damaged without a warning, by kind."""
-    values = [FIGURES["integrity"]["values"][model] for model in models]
-    rows = [
-        (
-            kind,
-            f"{sum(counts[kind]['cases'] for counts in values):,}",
-            *(percent(counts[kind]["intact"] / counts[kind]["cases"]) for counts in values),
-            *(f"{counts[kind]['silent']:,}" for counts in values),
-        )
-        for kind in sorted(values[0], key=lambda kind: (kind == "all", kind))
-    ]
-    header = (
-        "kind",
-        "texts",
-        *(f"intact, {model}, %" for model in models),
-        *(f"without a warning, {model}" for model in models),
-    )
-    return table(header, rows)
-
-
-def weaknesses(model: str) -> str:
-    """Return the changes that affect a bundled model most, as a list."""
-    lines = []
-    for change, outcome in outcomes(model).items():
-        shares = {
-            "repeated words": outcome["repetitions"],
-            "copies of the source": outcome["copies"],
-            "lost spans": 0 if outcome["preserved"] is None else 1 - outcome["preserved"],
-        }
-        measures = [f"{chrf_loss(outcome):.1f} less chrF"] if chrf_loss(outcome) >= WEAK_LOSS else []
-        measures += [f"{percent(share)} % {kind}" for kind, share in shares.items() if share >= WEAK_SHARE]
-        if measures:
-            lines.append(f"- {change}: {', '.join(measures)}\n")
-    return "".join(lines)
-
-
-def outcomes(model: str) -> dict[str, Mapping[str, Any]]:
-    """Return the measures of a bundled model by change, the largest loss of chrF first."""
-    values = FIGURES["robustness"]["values"][model]
-    return dict(sorted(values.items(), key=lambda item: chrf_loss(item[1]), reverse=True))
-
-
-def chrf_loss(outcome: Mapping[str, Any]) -> float:
-    """Return how much lower chrF is than for the unchanged sentences; minus infinity without references."""
-    return -math.inf if outcome["chrf"] is None else outcome["unchanged_chrf"] - outcome["chrf"]
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage; empty if it is unknown."""
-    return "" if share is None else f"{100 * share:.1f}"
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; columns of figures are aligned to the right."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     columns = [[row[index] for row in rows if row[index]] for index in range(len(header))]
     rule = ["---:" if all(cell.lstrip("+-")[:1].isdigit() for cell in cells) else "---" for cells in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows)) + "\n"
-
-
-def replicas_for(peak: str) -> str:
-    """Return the replicas of Transformer-base for a peak in calls per second, by the formula of sizing.md."""
-    return str(math.ceil(float(peak) / (0.6 * _look_up("servers-base.capacity.ours"))) + 1)
-
-
-def capacity_per_core(servers: str) -> str:
-    """Return the calls per second of one replica, per core."""
-    return f"{_look_up(f'{servers}.capacity.ours') / FIGURES[servers]['cores']:.0f}"
 
 
 def machines_table() -> str:
@@ -436,32 +308,12 @@ def machines_table() -> str:
     return table(("cores", "replicas", "calls/s", "memory, GiB"), rows)
 
 
-def cost(load: str) -> str:
-    """Return the cost of a million characters in the example of sizing.md."""
-    return f"{0.10 * 1e6 / (_look_up('servers-base.capacity.ours') * 0.6 * float(load) * 60 * 3600):.4f}"
-
-
 BLOCKS: Mapping[str, Callable[..., str]] = {
     "origin": origin,
     "commands": commands,
-    "version": version,
-    "engine-table": engine_table,
-    "limits-table": limits_table,
     "readme-table": readme_table,
     "servers-table": servers_table,
-    "overload-table": overload_table,
-    "scenario": scenario_line,
-    "memory-table": memory_table,
-    "calls-table": calls_table,
-    "complexity-table": complexity_table,
-    "signals-table": signals_table,
-    "quality-table": quality_table,
+    "result-line": result_line,
     "examples": examples,
-    "robustness-table": robustness_table,
-    "integrity-table": integrity_table,
-    "weaknesses": weaknesses,
-    "replicas-for": replicas_for,
-    "capacity-per-core": capacity_per_core,
     "machines-table": machines_table,
-    "cost": cost,
 }

@@ -3,7 +3,7 @@
     python -m docs.measure             all sections, about two hours; the machine should do nothing else
     python -m docs.measure SECTION ... some sections; the others keep their figures
 
-Sections: {sections}. `python -m docs.generate` then inserts the figures into the pages. The sections whose name ends in
+Sections: {sections}. `python -m docs.generate` then inserts the tables into the pages. The sections whose name ends in
 `avx2` need a CPU with AVX-512 to be different from the others. {of_models} describe the bundled models: measure them
 again when a model changes. They need the test sets (LOADTESTS_DATA or ../shared/data), and so does `datasets`, which
 also needs the extra `ray`.
@@ -30,15 +30,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from dragoman_export.data.reader import Pair, read_pairs
 from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.evaluation.robustness import changed, measure_changes
 from dragoman_export.evaluation.spans import KEPT, count_spans, with_own_spans
-from dragoman_export.model.config import PRESETS
 from dragoman_export.model.layers import FeedForward, MultiHeadAttention
-from dragoman_export.model.transformer import Transformer
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.config import Settings
 from dragoman_service.dataset_translation.translators import EngineSpec
@@ -363,7 +360,7 @@ def export(model: str, command: str, data: Path, *flags: str) -> str:
 
 
 def complexity() -> dict[str, Any]:
-    """Time layers of width 512 on one thread by length, and count the operations of a training step of base."""
+    """Time layers of width 512 on one thread by length."""
     torch.set_num_threads(1)
     attention, size = MultiHeadAttention(WIDTH, 8).eval(), WIDTH
     recurrent, convolution = nn.LSTM(size, size, batch_first=True), nn.Conv1d(size, size, 3, padding=1)
@@ -378,10 +375,6 @@ def complexity() -> dict[str, Any]:
         for length in LENGTHS:
             states = torch.randn(1, length, size)
             found[str(length)] = {f"{name}_ms": 1000 * shortest_s(layer, states) for name, layer in layers.items()}
-    model, ids = Transformer(PRESETS["base"]), torch.ones(1, 25, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter:
-        model.decode(ids, model.encode(ids, None), None).sum().backward()  # type: ignore[no-untyped-call]
-    found["base_flops_per_pair"] = float(counter.get_total_flops())
     plot_complexity(found)
     return found
 
