@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 import pytest
 
 from tests.e2e.replicas import Ports
-from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, get, python_tools, run
+from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, get, python_tools, run
+from tests.integration.real_process import free_ports
 from tests.waiting import wait_until
 
 ENVOY_CONFIG: Final = DEPLOY / "envoy" / "envoy.yaml"

@@ -27,7 +27,8 @@ from loadtests.hostile.http2 import flood_with_resets
 from tests.e2e.callers import SteadyCallers
 from tests.e2e.processes import ENVOY_CONFIG, Envoy, envoy_binary, validate_envoy
 from tests.e2e.replicas import Ports, Replica, make_key
-from tests.e2e.tools import free_ports, get
+from tests.e2e.tools import get
+from tests.integration.real_process import free_ports
 from tests.unit.proto.scripted_server import EN_DE, text_request
 from tests.waiting import wait_until
 

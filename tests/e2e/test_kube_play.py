@@ -25,7 +25,8 @@ from dragoman.client import DragomanError, TlsOptions, UnauthenticatedError
 from loadtests.generator.metrics import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, long_call, post_text, translate
 from tests.e2e.replicas import write_secrets
-from tests.e2e.tools import DEPLOY, free_ports, get, helm, kustomize, run
+from tests.e2e.tools import DEPLOY, get, helm, kustomize, run
+from tests.integration.real_process import free_ports
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

@@ -28,7 +28,8 @@ from tests.e2e.monitoring import (
 )
 from tests.e2e.processes import Envoy, MonitoringTools, Process, envoy_binary, monitoring_tools
 from tests.e2e.replicas import Replica, make_key
-from tests.e2e.tools import free_ports, get, run
+from tests.e2e.tools import get, run
+from tests.integration.real_process import free_ports
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from tests.e2e.processes import Process
-from tests.e2e.tools import CHECKOUT, free_ports, get, run
+from tests.e2e.tools import CHECKOUT, get, run
+from tests.integration.real_process import free_ports
 
 pytestmark = pytest.mark.e2e
 

