@@ -159,6 +159,7 @@ class WarningKind(enum.Enum):
     CAPITALS_CHANGED = "capitals_changed"
     UNTRANSLATED = "untranslated"  # the text, or a part of it, is still in the source language
     REPAIR_SKIPPED = "repair_skipped"  # a second search was rejected, or its deadline passed
+    LOW_CONFIDENCE = "low_confidence"  # a sentence without another warning has a very low confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,7 @@ class WarningKind(WireEnum):
     CAPITALS_CHANGED = 17  # the source is in capital letters, and the translation is not
     UNTRANSLATED = 18  # the translation, or a part of it, is still in the source language
     REPAIR_SKIPPED = 19  # a sentence with a violation was not decoded again
+    LOW_CONFIDENCE = 20  # the translation of a sentence is probably wrong
 
     @property
     def is_hard(self) -> bool:

@@ -90,6 +90,7 @@ class WarningKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WARNING_KIND_CAPITALS_CHANGED: _ClassVar[WarningKind]
     WARNING_KIND_UNTRANSLATED: _ClassVar[WarningKind]
     WARNING_KIND_REPAIR_SKIPPED: _ClassVar[WarningKind]
+    WARNING_KIND_LOW_CONFIDENCE: _ClassVar[WarningKind]
 
 class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -161,6 +162,7 @@ WARNING_KIND_WHITE_SPACE_CHANGED: WarningKind
 WARNING_KIND_CAPITALS_CHANGED: WarningKind
 WARNING_KIND_UNTRANSLATED: WarningKind
 WARNING_KIND_REPAIR_SKIPPED: WarningKind
+WARNING_KIND_LOW_CONFIDENCE: WarningKind
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState

@@ -11,6 +11,7 @@ from dragoman_service.language_tags import primary_language
 from dragoman_service.text.casing import capitalized_like, capitals
 from dragoman_service.text.endings import corrected_ending
 from dragoman_service.text.invariants.checks import find_violations
+from dragoman_service.text.invariants.copied_tokens import find_changed_names_of_lists
 from dragoman_service.text.invariants.untranslated import find_untranslated, is_short_copy
 from dragoman_service.text.invariants.violations import HARD_KINDS, MASK, Texts, Violation
 from dragoman_service.text.placeholders.counts import with_english_ordinals, with_separated_counts
@@ -151,10 +152,11 @@ class CandidateReader:
         )
 
     def _copies(self, source: str, target: str) -> tuple[Violation, ...]:
-        # The violations of an ordinary target, which may be a copy of the source.
+        # The violations of an ordinary target: of a list of names, and a copy of the source.
         if not self.is_compared or set(source.split()).isdisjoint(target.split()):
             return ()
-        return tuple(find_untranslated(self._texts(source, target)))
+        texts = self._texts(source, target)
+        return (*find_changed_names_of_lists(texts), *find_untranslated(texts))
 
     def _corrected(
         self, source: str, part: TextPart, hypothesis: Hypothesis, target: str, links: Sequence[AlignmentLink] | None

@@ -40,7 +40,7 @@ from dragoman_service.text.planning import TextPlanner
 from dragoman_service.text.plans import TextPart, TextPlan
 from dragoman_service.text.repair import Repairer
 from dragoman_service.text.segmentation import Joined, join
-from dragoman_service.text.sentence_warnings import attempt_warnings, sentence_warnings
+from dragoman_service.text.sentence_warnings import attempt_warnings, low_confidence_warnings, sentence_warnings
 
 _MARKUP_COST = 4  # of a character of markup or of a text with placeholders, relative to plain text
 _TERMS_OF_DOUBLE_COST = 16  # number of terms that double the cost of a request
@@ -269,15 +269,19 @@ class TextPipeline(TextPlanner):
             spans = list(islice(targets, len(sentence)))
             sentences.append(self._alignment(sentence, spans))
             if len(sentence) == 1 and _is_clean(*sentence[0]):
+                warnings += low_confidence_warnings(sentences[-1], sentence_index=index)
                 continue
-            warnings += sentence_warnings(
-                sentences[-1],
-                [attempt.result for attempt, _ in sentence],
-                sentence_index=index,
-                max_source_tokens=self._model.max_source_tokens,
-                max_target_tokens=max(attempt.part.segment.search.max_target_tokens for attempt, _ in sentence),
+            own = list(
+                sentence_warnings(
+                    sentences[-1],
+                    [attempt.result for attempt, _ in sentence],
+                    sentence_index=index,
+                    max_source_tokens=self._model.max_source_tokens,
+                    max_target_tokens=max(attempt.part.segment.search.max_target_tokens for attempt, _ in sentence),
+                )
             )
-            warnings += attempt_warnings(sentence, sentences[-1], spans, sentence_index=index)
+            own += attempt_warnings(sentence, sentences[-1], spans, sentence_index=index)
+            warnings += own or low_confidence_warnings(sentences[-1], sentence_index=index)
         warnings += (untranslated_warning(fixed.span) for fixed in plan.fixed if fixed.is_untranslated)
         if self.is_markdown and not self._is_document:
             warnings += self._markup_warnings(plan.text, joined.text)

@@ -13,9 +13,13 @@ from dragoman_service.datatypes import (
 from dragoman_service.text.candidates import Attempt, Candidate, Chosen
 from dragoman_service.text.casing import is_irregular
 
-# Confidence of a copied word that needs no warning. Words of the bundled models that are the same in both languages,
-# such as `Computer`, have 0.4 or more; untranslated ones, such as `Undo`, have up to 0.3.
-_SURE_COPY = 0.3
+# Confidence of a copied word that needs no warning. Of the words that the bundled models copy with less, such as `Undo`
+# (0.06) and `Mond` (0.59), most are untranslated. Words that are the same in both languages have up to 0.95.
+_SURE_COPY = 0.75
+
+# Confidence below which a sentence has a warning. The bundled models have it for 0.3 % of ordinary sentences, and for
+# most texts in another language than the source language and most single words that they do not know.
+_LOW_CONFIDENCE = 0.05
 
 
 def sentence_warnings(
@@ -72,6 +76,18 @@ def attempt_warnings(
         yield TranslationWarning(
             kind=WarningKind.UNTRANSLATED,
             message=f"the word is copied with confidence {alignment.score:.2f}",
+            sentence_index=sentence_index,
+            source=alignment.source,
+            target=alignment.target,
+        )
+
+
+def low_confidence_warnings(alignment: SentenceAlignment, *, sentence_index: int) -> Iterator[TranslationWarning]:
+    """Yield the warning about a sentence without other warnings whose translation is probably wrong."""
+    if alignment.score is not None and alignment.score < _LOW_CONFIDENCE:
+        yield TranslationWarning(
+            kind=WarningKind.LOW_CONFIDENCE,
+            message=f"the confidence is {alignment.score:.2f}",
             sentence_index=sentence_index,
             source=alignment.source,
             target=alignment.target,

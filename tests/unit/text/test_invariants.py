@@ -630,3 +630,32 @@ def test_damage_is_of_a_hard_kind_and_style_is_not() -> None:
 )
 def test_short_copy_is_detected(source: str, target: str, expected: bool) -> None:
     assert is_short_copy(source, target) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "missing"),
+    [
+        ("Wir nutzen Redis, Nokia und Siemens.", "We use Redis, Nokia and youmen.", ["Siemens"]),
+        ("Nokia, Siemens, Redis", "Nokia, youmen, Redis", ["Siemens"]),
+        ("Wir nutzen Redis, Nokia und Siemens.", "We use Redis, Nokia and Siemens.", []),
+        ("Wir nutzen Redis, Nokia und Siemens.", "We use words.", []),
+        ("Wir kennen Tom, Maria und Siemens.", "We know Tom, Maria and youmen.", []),  # known words only are copied
+        ("Wir nutzen Redis, Nokia und Tom.", "We use Redis, Nokia and him.", []),
+        ("Wir nutzen Redis, Nokia und Tabellen.", "We use Redis, Nokia and tables.", []),
+        ("Wir prüfen Redis, Nokia und Anwendungen.", "We check Redis, Nokia and applications.", []),
+        ("Redis und Siemens", "Redis and youmen", []),  # too short for a list of names
+    ],
+)
+def test_names_of_a_list_are_copied(source: str, target: str, missing: list[str]) -> None:
+    known = {"tom", "maria", "tabellen"}
+    texts = Texts(
+        source=source,
+        target=target,
+        source_language="de",
+        target_language="en",
+        is_word=lambda word: word.lower() in known,
+    )
+
+    found = [each for each in find_violations(texts) if each.kind is WarningKind.NAME_CHANGED]
+
+    assert [source[each.source.start : each.source.end] for each in found if each.source] == missing

@@ -390,21 +390,25 @@ def test_confidence_of_the_model_decides_about_soft_violations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "target", "bias", "is_warned"),
+    ("text", "target", "bias", "kinds"),
     [
-        ("Undo", "Undo", -5.0, True),
-        ("undo", "Undo", -5.0, True),
-        ("UNDO", "Undo", -5.0, True),
-        ("Undo…", "Undo…", -5.0, True),
-        ("U&ndo", "Undo", -5.0, True),
-        ("Undo", "Undo", 5.0, False),
-        ("HAllo", "HAllo", 5.0, True),
-        ("NASA", "NASA", -5.0, False),
-        ("Undo it", "Undo it", -5.0, False),
-        ("Undo", "Umkehren", -5.0, False),
+        ("Undo", "Undo", -5.0, [WarningKind.UNTRANSLATED]),
+        ("undo", "Undo", -5.0, [WarningKind.UNTRANSLATED]),
+        ("UNDO", "Undo", -5.0, [WarningKind.UNTRANSLATED]),
+        ("Undo…", "Undo…", -5.0, [WarningKind.UNTRANSLATED]),
+        ("U&ndo", "Undo", -5.0, [WarningKind.UNTRANSLATED]),
+        ("Undo", "Undo", 0.0, [WarningKind.UNTRANSLATED]),
+        ("Undo", "Undo", 5.0, []),
+        ("HAllo", "HAllo", 5.0, [WarningKind.UNTRANSLATED]),
+        ("NASA", "NASA", -5.0, [WarningKind.LOW_CONFIDENCE]),
+        ("Undo it", "Undo it", -5.0, [WarningKind.LOW_CONFIDENCE]),
+        ("Undo", "Umkehren", -5.0, [WarningKind.LOW_CONFIDENCE]),
+        ("Undo", "Umkehren", -2.0, []),
     ],
 )
-def test_copied_word_of_low_confidence_has_a_warning(text: str, target: str, bias: float, is_warned: bool) -> None:
+def test_sentence_of_low_confidence_has_a_warning(
+    text: str, target: str, bias: float, kinds: list[WarningKind]
+) -> None:
     weights = ConfidenceWeights(**dict.fromkeys(FEATURES, 0.0))
     confidence = Confidence(weights=weights, bias=bias, usual_log_ratio=0.0, good_chrf=40.0, data="nothing")
     search = replace(SEARCH, repetition_guard=False)
@@ -413,7 +417,7 @@ def test_copied_word_of_low_confidence_has_a_warning(text: str, target: str, bia
     outcome = advance(steps, answers(target))
 
     assert isinstance(outcome, Outcome)
-    assert kinds_of(outcome) == [WarningKind.UNTRANSLATED] * is_warned
+    assert kinds_of(outcome) == kinds
 
 
 def test_fewer_hard_violations_win_at_any_score() -> None:

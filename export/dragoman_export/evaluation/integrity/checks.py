@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -37,6 +37,7 @@ _SPELLED: Final = (
 _DOUBLE_QUOTES: Final = frozenset('"“”„‟«»「」')
 _FINAL_MARKS: Final = frozenset(".!?…,:;")
 _AS_HYPHEN: Final = str.maketrans("–—−", "---")  # languages differ in their dashes
+_PLAIN_WORD: Final = re.compile(r"[A-Za-zÄÖÜäöüß][a-zäöüß]+")
 _ENTITY: Final = re.compile(r"&(?:#\w{1,8}|\w{1,32});")
 _TAG: Final = re.compile(r"<(?P<closing>/?)(?P<name>[A-Za-z][\w:.-]{0,63}+)(?P<attributes>[^<>]{0,1000}+)>")
 _VOID: Final = frozenset({"br", "hr", "img", "wbr", "input"})
@@ -60,6 +61,18 @@ class Case:
     has_ending: bool = False  # the translation ends with the same marks; a dash for a hyphen is allowed
     is_in_capitals: bool = False  # the translation has no lower-case letter outside of `keep`
     has_escapes: bool = False  # quotation marks are escaped as in the source, and backslashes are complete escapes
+
+
+def checked(case: Case) -> Case:
+    """Return a case without the kept words that the service does not check.
+
+    These are words in plain letters, which can be a common word: `Steinbeck`, or a word of the target language.
+    """
+    return replace(case, keep=tuple(kept for kept in case.keep if not isinstance(kept, str) or not _is_plain(kept)))
+
+
+def _is_plain(word: str) -> bool:
+    return _PLAIN_WORD.fullmatch(word) is not None
 
 
 def check_case(case: Case, answer: str) -> list[str]:
@@ -117,7 +130,9 @@ def _expression(forms: tuple[str, ...]) -> re.Pattern[str]:
 
 def _num_glued(kept: str, text: str) -> int:
     # Edges of a part without a letter or digit there, which touch a letter or digit.
-    is_open, is_closed = not kept[0].isalnum(), not kept[-1].isalnum()
+    # White space and closing marks such as `[/b]` may follow a letter.
+    is_open = not kept[0].isalnum() and not kept[0].isspace() and not kept.startswith(("[/", "</", "{/"))
+    is_closed = not kept[-1].isalnum() and not kept[-1].isspace()
     return sum(
         (is_open and text[match.start() - 1 : match.start()].isalnum())
         + (is_closed and text[match.end() : match.end() + 1].isalnum())

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dragoman_export.evaluation.integrity.checks import Case, check_case
+from dragoman_export.evaluation.integrity.checks import Case, check_case, checked
 from dragoman_export.evaluation.translation import BundleTextModel, translate_each
 from dragoman_service.text.pipeline import Outcome
 
@@ -27,7 +27,7 @@ class IntegrityRow:
     target_language: str
     num_cases: int
     num_intact: int
-    num_silent: int  # damaged without a warning
+    num_silent: int  # without a warning, although a checked property is damaged
     num_warnings: int
     num_second_searches: int
 
@@ -69,10 +69,11 @@ def measure(cases: Sequence[Case], answers: Sequence[Answer]) -> list[IntegrityR
     for case, answer in zip(cases, answers, strict=True):
         counts = rows.setdefault((case.kind, case.source_language, case.target_language), Counter())
         is_intact = not check_case(case, answer.text)
+        is_silent = not is_intact and not answer.warnings and bool(check_case(checked(case), answer.text))
         counts.update(
             num_cases=1,
             num_intact=is_intact,
-            num_silent=not is_intact and not answer.warnings,
+            num_silent=is_silent,
             num_warnings=len(answer.warnings),
             num_second_searches=answer.num_second_searches,
         )

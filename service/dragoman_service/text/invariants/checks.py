@@ -4,6 +4,7 @@ from dragoman_service.text.invariants.copied_tokens import (
     find_changed_addresses,
     find_changed_identifiers,
     find_changed_names,
+    find_changed_names_of_lists,
 )
 from dragoman_service.text.invariants.form import (
     find_changed_capitals,
@@ -29,6 +30,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     find_changed_symbols,
     find_changed_quotation_marks,
     find_changed_names,
+    find_changed_names_of_lists,
     find_changed_addresses,
     find_changed_markup,
     find_changed_ending,

@@ -71,6 +71,16 @@ _TRANSLATED_ACRONYMS = frozenset((
 ))
 # fmt: on
 
+# Lists of at least three capitalized words: `Siemens, Nokia and Redis`
+_LISTED = re.compile(r"[^\W\d_a-zäöüß][^\W\d_]{2,40}+")
+_SEPARATED = rf"(?:, (?:(?:and|und|or|oder) )?| (?:and|und|or|oder) ){_LISTED.pattern}"
+_LIST = re.compile(rf"(?<![\w'’-]){_LISTED.pattern}{_SEPARATED}(?:{_SEPARATED}){{1,30}}(?![\w'’-])")
+# Nouns by their ending, and countries, which are translated.
+_TRANSLATED_ENDING = re.compile(
+    r".*(?:ung|heit|keit|schaft|ion|tät|ismus|ität|ment|nis|land|stan|ia|ien|ish|isch|ese|ity|ness|ing)(?:en|e|s)?",
+    re.I,
+)
+
 _JOINED_BEFORE, _JOINED_AFTER = re.compile(r"\w[.:]\Z|[/\\@]\Z"), re.compile(r"[.:]\w|[/\\@]")
 
 _MAY_HAVE_ADDRESS = re.compile(r"://|www\.|@|[/\\]")
@@ -112,6 +122,29 @@ def find_changed_names(texts: Texts) -> Iterator[Violation]:
         yield from _missing_acronyms(texts)
     if MASK in texts.source or _DIGIT.search(texts.source):
         yield from _missing_brands(texts)
+
+
+def find_changed_names_of_lists(texts: Texts) -> Iterator[Violation]:
+    """Yield words of a list of names that are not copied, although at least half of the list is.
+
+    Words that the vocabulary does not have as one token are taken to be names, such as `Siemens` in
+    `Siemens, Nokia and Redis`.
+    """
+    if ", " not in texts.source:
+        return
+    for match in islice(_LIST.finditer(texts.source), MAX_VIOLATIONS):
+        spans = [Span(start=word.start(), end=word.end()) for word in _LISTED.finditer(texts.source, *match.span())]
+        words = [texts.source[span.start : span.end] for span in spans]
+        target_words = set(_WORD.findall(texts.target))
+        copied = {word for word in words if word in target_words or f"{word}s" in target_words}
+        if 2 * len(copied) < len(words) or not any(
+            texts.is_rare(word) or _INNER_CAPITAL.search(word) for word in copied
+        ):
+            continue
+        for span, word in zip(spans, words, strict=True):
+            if word not in copied and texts.is_rare(word) and not _TRANSLATED_ENDING.fullmatch(word):
+                detail = f"{quoted(word)} is missing"
+                yield Violation(kind=WarningKind.NAME_CHANGED, detail=detail, source=span, target=None)
 
 
 def find_changed_addresses(texts: Texts) -> Iterator[Violation]:

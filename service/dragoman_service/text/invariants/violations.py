@@ -68,6 +68,10 @@ class Texts:
     spells: Callable[[str], bool] = _can_spell_all  # whether the vocabulary of the model has a character
     is_word: Callable[[str], bool] = _is_word_of_none  # whether a word of the source is one token
 
+    def is_rare(self, word: str) -> bool:
+        """Return whether a word is several tokens, as it is written and in lower case; False if that is unknown."""
+        return self.is_word is not _is_word_of_none and not self.is_word(word) and not self.is_word(word.lower())
+
 
 Invariant = Callable[[Texts], Iterator[Violation]]
 

@@ -119,15 +119,18 @@ def _underscores(text: str, is_word: Callable[[str], bool]) -> Iterator[int]:
                 yield match.start()
         elif before is None:
             yield match.start()
-        elif len(before) > _MAX_FIRST_PART:
-            if _is_one_word(before, after, is_word):
-                yield match.start() + len(before)
-        elif before[0].isupper() and after.islower() and before.lower() not in _FIRST_PARTS:
+        elif _is_one_word(before, after, is_word) or _is_short_start(before, after):
             yield match.start() + len(before)
+
+
+def _is_short_start(before: str, after: str) -> bool:
+    is_short = len(before) <= _MAX_FIRST_PART and before.lower() not in _FIRST_PARTS
+    return is_short and before[0].isupper() and after.islower()
 
 
 def _is_one_word(before: str, after: str, is_word: Callable[[str], bool]) -> bool:
     # `Such_en` and `Searc_h`, but not `Web_site`.
-    if not after.islower() or not is_word(before + after):
+    word = before + after
+    if not after.islower() or not (is_word(word) or is_word(word.lower())):
         return False
     return not is_word(after) or (len(after) == 1 and not is_word(before))

@@ -42,6 +42,8 @@ def case(source: str, **fields: Any) -> Case:
         ("<p>a &lt; b</p>", "<p>a &lt; b</p>", {"keep": ("<",), **HTML}),
         ("<p>AT&amp;T</p>", "<p>AT&amp;T</p>", {"keep": ("AT&T",), **HTML}),
         ("{a}x", "{a}x", {"keep": ("{a}",)}),
+        ("[b]Go,[/b] now", "[b]Geh[/b], jetzt", {"keep": ("[b]", "[/b]")}),
+        ("Go,  now", "Geh  jetzt", {"keep": ("  ",)}),
         # symbols, digits, quotation marks
         ("Ten percent", "Zehn %", {}),
         ("Ten dollars", "Zehn $", {}),

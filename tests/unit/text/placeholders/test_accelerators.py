@@ -8,7 +8,9 @@ from dragoman_service.text.placeholders.accelerators import (
     is_label,
 )
 
-WORDS = frozenset(("search", "suchen", "such", "speichern", "einstellungen", "bearbeiten", "loading", "load"))
+WORDS = frozenset(
+    ("settings", "table", "search", "suchen", "such", "speichern", "einstellungen", "bearbeiten", "loading", "load")
+)
 PARTS = frozenset(("overview", "over", "view", "h", "b", "plan"))
 
 
@@ -24,6 +26,9 @@ def is_word(word: str) -> bool:
         ("St&art", "a"),
         ("E&xit", "x"),
         ("Sa&ve", "v"),
+        ("Set_tings", "t"),
+        ("Insert tab_le", "l"),
+        ("b_earbeiten", "e"),
         ("B&ack", "a"),
         ("N&o", "o"),
         ("E&XIT", "X"),
