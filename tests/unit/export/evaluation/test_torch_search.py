@@ -62,8 +62,7 @@ def test_greedy_search_takes_the_likeliest_tokens(talkative: Transformer) -> Non
     assert expected[len(decoded)] == EOS or len(decoded) >= len(source) + 49
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "scale"), [(2, 1.0), (4, 0.3)])
 def test_beam_search_equals_a_search_over_lists(talkative: Transformer, size: int, scale: float) -> None:
     talkative.embedding.weight.data *= scale
 
@@ -74,8 +73,7 @@ def test_beam_search_equals_a_search_over_lists(talkative: Transformer, size: in
     assert all(same)
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("batch_tokens", [1, 12, 1000])
+@pytest.mark.parametrize(("batch_tokens", "size"), [(1000, 1), (12, 3)])
 def test_translations_do_not_depend_on_the_batch(talkative: Transformer, batch_tokens: int, size: int) -> None:
     translate = functools.partial(translate_ids, talkative, beam_size=size, length_penalty=0.6)
 

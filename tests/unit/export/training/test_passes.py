@@ -50,8 +50,9 @@ def test_padded_batch_has_the_same_loss_and_gradients() -> None:
         torch.testing.assert_close(actual, expected, atol=ROUNDING, rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("r_drop", [0.0, 5.0])
-@pytest.mark.parametrize("options", [{}, {"tied_embeddings": "none", "projection_bias": True}])
+@pytest.mark.parametrize(
+    ("options", "r_drop"), [({}, 5.0), ({"tied_embeddings": "none", "projection_bias": True}, 0.0)]
+)
 def test_parts_have_the_loss_and_gradients_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], r_drop: float
 ) -> None:
