@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -94,7 +94,11 @@ class OutputDirectory:
         self._remove_temporary()
         write_atomically(path / MANIFEST, manifest.to_json())  # first, because a directory with only rejects is refused
         self._rejects = (path / REJECTS).open("ab")
-        self._rejects.truncate(manifest.count("rejects_bytes"))
+        try:
+            self._rejects.truncate(manifest.count("rejects_bytes"))
+        except OSError:
+            self._rejects.close()
+            raise
 
     def add(self, result: BlockResult) -> None:
         """Record a completed block; `save` makes it durable."""
@@ -110,15 +114,17 @@ class OutputDirectory:
         write_atomically(self._path / MANIFEST, self.manifest.to_json())
 
     def close(self) -> None:
-        """Save, and remove what unfinished blocks have left."""
-        self.save()
-        self._rejects.truncate(self.manifest.count("rejects_bytes"))
-        self._rejects.close()
-        self._remove_temporary()
+        """Save, and remove what unfinished blocks have left, even if the disk is full."""
+        with ExitStack() as stack:
+            stack.callback(self._remove_temporary)
+            stack.callback(self._rejects.close)
+            self.save()
+            self._rejects.truncate(self.manifest.count("rejects_bytes"))
 
     def _remove_temporary(self) -> None:
         for path in self._path.glob(f"{_TEMPORARY}*"):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 @contextmanager
@@ -229,8 +235,13 @@ def write_part(
 def write_atomically(path: Path, content: Any) -> None:
     """Write a file under a temporary name, and rename it when its content is on the disk."""
     temporary = path.with_name(f"{_TEMPORARY}{path.name}-{uuid4().hex}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

@@ -173,8 +173,7 @@ class DocumentJobs:
             message = error_mapping.NEUTRAL_MESSAGE
             log.exception("document failed", extra={"request_id": request.request_id}, exc_info=error)
         if message:
-            with contextlib.suppress(DocumentNotFoundError, OSError):
-                await asyncio.to_thread(self.store.fail, document_id, message[:_MAX_MESSAGE_CHARACTERS])
+            await asyncio.to_thread(self.store.fail, document_id, message[:_MAX_MESSAGE_CHARACTERS])
         self._metrics.documents.labels(outcome).inc()
         log.info(
             "document",
@@ -225,13 +224,21 @@ class DocumentJobs:
             raise DocumentError(f"not enough disk space for the translation: {error}") from None
 
     async def _maintain(self) -> None:
+        reasons: list[str] = []  # logged when they change
         for beat in itertools.count():
+            earlier, reasons = reasons, []
             try:
                 await call_in_daemon(self.store.heartbeat, name="documents")  # the pool may be busy for longer
-                if beat % _BEATS_PER_SWEEP == 0 and (num_expired := await asyncio.to_thread(self.store.sweep)):
-                    log.info("documents expired", extra={"documents": num_expired})
-            except (OSError, DragomanError) as error:
-                log.warning("document directory unavailable", extra={"reason": str(error)})
+            except OSError as error:
+                reasons.append(str(error))
+            if beat % _BEATS_PER_SWEEP == 0:
+                try:
+                    if num_expired := await asyncio.to_thread(self.store.sweep):
+                        log.info("documents expired", extra={"documents": num_expired})
+                except (OSError, DragomanError) as error:
+                    reasons.append(str(error))
+            if reasons and reasons != earlier:
+                log.warning("document directory unavailable", extra={"reason": "; ".join(reasons)})
             await asyncio.sleep(HEARTBEAT_S)
 
 
@@ -273,7 +280,8 @@ class _Progress:
         self._num_done += num_characters
         if time.monotonic() - self._stored_s >= _PROGRESS_S:
             self._stored_s = time.monotonic()
-            await self._update(num_done_characters=self._num_done)
+            with contextlib.suppress(RetryableError):  # a full disk does not end the translation
+                await self._update(num_done_characters=self._num_done)
 
     async def _update(self, **changes: object) -> None:
         await asyncio.to_thread(self._store.update, self._document_id, **changes)

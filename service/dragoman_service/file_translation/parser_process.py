@@ -8,6 +8,7 @@ Standard output has one line per segment that was read, `[text, format, place]`,
 source when the file is written, `[place, reason]`. The last line is an object, with `error` if the file failed.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -113,7 +114,8 @@ def _write(content: FileContent, translations: list[str | None], result: Path) -
     try:
         result.write_bytes(content.written(translations))
     except OSError as error:
-        result.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            result.unlink(missing_ok=True)
         raise _LimitError(f"the translated file cannot be stored ({error.strerror})") from None
 
 

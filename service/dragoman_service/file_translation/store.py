@@ -9,10 +9,12 @@ The methods read and write files and wait for the lock: call them in a thread, n
 
 import contextlib
 import enum
+import errno
 import fcntl
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -25,6 +27,8 @@ from typing import Any, BinaryIO, Final
 
 from dragoman_service.errors import ConfigError, DragomanError, RateLimitedError, RetryableError
 from dragoman_service.file_translation.settings import DocumentSettings
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 5.0  # interval
 LEASE_S: Final = 30.0
@@ -41,6 +45,7 @@ _STATE, _SOURCE, _RESULT = "state.json", "source", "result"
 _LOCK, _PROCESS, _REMOVED = ".lock", ".process-", ".removed-"
 _LOCK_TRIES, _LOCK_WAIT_S = 500, 0.01
 _RETRY_S: Final = 10.0  # a guess: space becomes free when documents are downloaded
+_DAMAGED: Final = (ValueError, TypeError, KeyError)  # errors of a stored state
 
 
 class DocumentStatus(enum.StrEnum):
@@ -109,8 +114,29 @@ class StorageFullError(RetryableError):
         super().__init__(f"document directory is full (limit {limit} {unit})", retry_after_s=_RETRY_S)
 
 
+class StorageUnavailableError(RetryableError):
+    """The disk is full, or a file of the directory cannot be read or written."""
+
+    def __init__(self, error: OSError) -> None:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fault = "full" if is_full else "unavailable"
+        super().__init__(f"document directory is {fault} ({error.strerror})", retry_after_s=_RETRY_S)
+
+
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """Raise errors of the operating system as StorageUnavailableError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailableError(error) from error
+
+
 class DocumentStore:
-    """Stores documents and enforces the limits of the directory."""
+    """Stores documents and enforces the limits of the directory.
+
+    Methods that a caller waits for raise StorageUnavailableError if the disk fails.
+    """
 
     def __init__(
         self,
@@ -135,6 +161,8 @@ class DocumentStore:
         self._process = secrets.token_hex(16)
         # Time of the heartbeat of each other process, and when it was first seen on the monotonic clock.
         self._heartbeats: dict[str, tuple[int, float]] = {}
+        self._failed: dict[str, str] = {}  # messages of failed documents whose state is not stored yet
+        self._unusable: set[str] = set()  # logged names in the directory
         try:
             with self._locked():
                 self.heartbeat()
@@ -155,6 +183,7 @@ class DocumentStore:
         """Remove the heartbeat of this process."""
         (self._directory / f"{_PROCESS}{self._process}").unlink(missing_ok=True)
 
+    @storage_errors()
     def begin(self, owner: str, num_bytes: int) -> DocumentState:
         """Reserve space for an upload and return the new document.
 
@@ -173,9 +202,19 @@ class DocumentStore:
         )
         with self._locked():
             self._check_limits(state, is_new=True)
-            self._path(state.document_id).mkdir(mode=0o700)
-            self._write(state)
+            try:
+                self._path(state.document_id).mkdir(mode=0o700)
+                self._write(state)
+            except BaseException:
+                self.remove(state.document_id)
+                raise
         return state
+
+    @storage_errors()
+    def append(self, document_id: str, data: bytes) -> None:
+        """Append to the uploaded file."""
+        with self.source_path(document_id).open("ab") as file:
+            file.write(data)
 
     def complete(self, document_id: str, *, file_name: str, num_bytes: int) -> tuple[DocumentState, str]:
         """Queue a document whose source is stored; return its state and the key for status and download."""
@@ -184,6 +223,7 @@ class DocumentStore:
         changes = {"key_digest": _digest(key), "file_name": file_name, "reserved_bytes": num_bytes}
         return self.update(document_id, status=DocumentStatus.QUEUED, expires_s=expires_s, **changes), key
 
+    @storage_errors()
     def get(self, document_id: str, key: str, *, owner: str | None = None) -> DocumentState:
         """Return the state of the document with this id, key and owner (None: any); DocumentNotFoundError if none."""
         state = self._read(document_id)
@@ -192,8 +232,11 @@ class DocumentStore:
         is_key = hmac.compare_digest(_digest(key), state.key_digest)
         if not is_key or (owner is not None and owner != state.owner):
             raise DocumentNotFoundError
+        if message := self._failed.get(document_id):
+            return replace(state, status=DocumentStatus.ERROR, message=message)
         return self._interrupted(state) if self._is_abandoned(state) else state
 
+    @storage_errors()
     def update(self, document_id: str, **changes: Any) -> DocumentState:
         """Change the state of a document that this process works on, and return it.
 
@@ -205,6 +248,7 @@ class DocumentStore:
             self._write(state)
         return state
 
+    @storage_errors()
     def reserve(self, document_id: str, num_bytes: int) -> None:
         """Set the disk space reserved for a document; raises as `update` and `begin`."""
         with self._locked():
@@ -212,6 +256,7 @@ class DocumentStore:
             self._check_limits(state, is_new=False)
             self._write(state)
 
+    @storage_errors()
     def finish(self, document_id: str, *, message: str = "") -> DocumentState:
         """Mark a document as translated and remove its source; raises as `update`."""
         self.source_path(document_id).unlink(missing_ok=True)
@@ -223,42 +268,54 @@ class DocumentStore:
             raise DocumentNotFoundError from None
 
     def fail(self, document_id: str, message: str) -> None:
-        """Mark a document as failed and remove its content; raises as `update`."""
-        self.update(document_id, status=DocumentStatus.ERROR, message=message, reserved_bytes=0)
-        self._remove_content(document_id)
+        """Mark a document as failed and remove its content; `sweep` continues if the disk does not allow it now."""
+        self._failed[document_id] = message
+        self._store_failure(document_id, message)
 
+    @storage_errors()
     def open_result(self, document_id: str) -> BinaryIO:
         """Return the open result of a translated document; DocumentNotFoundError if it was removed."""
         try:
             return self.result_path(document_id).open("rb")
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise DocumentNotFoundError from None
 
     def downloaded(self, document_id: str) -> None:
-        """Let a document expire soon, because a download is complete; only the first one counts."""
-        with contextlib.suppress(DocumentNotFoundError), self._locked():
+        """Let a document expire soon, because a download is complete; only the first one counts.
+
+        Without effect if the state cannot be stored: the document expires as if it had not been downloaded.
+        """
+        with contextlib.suppress(DocumentNotFoundError, RetryableError, OSError), self._locked():
             state = self._read(document_id)
             if not state.is_downloaded:
                 expires_s = min(state.expires_s, self._clock() + REPEAT_S)
                 self._write(replace(state, expires_s=expires_s, is_downloaded=True))
 
     def remove(self, document_id: str) -> None:
-        """Remove a document if it still exists."""
-        with contextlib.suppress(DocumentNotFoundError):
-            shutil.rmtree(self._hide(document_id), ignore_errors=True)
+        """Remove a document if it still exists; if the disk does not allow it, `sweep` does when it has expired."""
+        with contextlib.suppress(DocumentNotFoundError, OSError):
+            self._remove(document_id)
 
     def sweep(self) -> int:
-        """Remove expired documents and the content of interrupted ones, of all processes; return the number expired."""
+        """Remove expired documents and the content of failed and interrupted ones; return the number expired.
+
+        Includes the documents of all processes. An entry that cannot be read or removed is logged once.
+        """
         num_expired = 0
         now_s = self._clock()
-        for path in list(self._directory.iterdir()):
-            if path.name.startswith(_REMOVED):
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(_PROCESS):
-                if not self._is_alive(path.name.removeprefix(_PROCESS)):
-                    path.unlink(missing_ok=True)
-            elif _ID.fullmatch(path.name):
-                num_expired += self._sweep_document(path.name, now_s)
+        for document_id, message in list(self._failed.items()):
+            self._store_failure(document_id, message)
+        paths = list(self._directory.iterdir())
+        self._unusable.intersection_update(path.name for path in paths)
+        for path in paths:
+            try:
+                num_expired += self._sweep_entry(path, now_s)
+            except (OSError, *_DAMAGED) as error:
+                if path.name not in self._unusable:
+                    log.warning("document entry unusable", extra={"entry": path.name, "reason": str(error)})
+                self._unusable.add(path.name)
+            else:
+                self._unusable.discard(path.name)
         return num_expired
 
     def source_path(self, document_id: str) -> Path:
@@ -269,30 +326,61 @@ class DocumentStore:
         """Return the path of the translated file."""
         return self._path(document_id) / _RESULT
 
-    def _sweep_document(self, document_id: str, now_s: float) -> bool:
+    def _sweep_entry(self, path: Path, now_s: float) -> bool:
+        # Returns whether it is a document that has expired.
+        if path.name.startswith(_REMOVED):
+            shutil.rmtree(path, ignore_errors=True)  # as much as possible
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+        elif path.name.startswith(_PROCESS):
+            if not self._is_alive(path.name.removeprefix(_PROCESS)):
+                path.unlink(missing_ok=True)
+        elif _ID.fullmatch(path.name):
+            with contextlib.suppress(DocumentNotFoundError, FileNotFoundError):  # another process removes it
+                return self._sweep_document(path, now_s)
+        return False
+
+    def _sweep_document(self, path: Path, now_s: float) -> bool:
         # Removes a document if it has expired, or its content if it was interrupted; returns whether it expired.
         try:
-            state = self._read(document_id)
-        except DocumentNotFoundError:
-            with contextlib.suppress(FileNotFoundError):  # damaged, or not complete yet
-                if now_s - self._path(document_id).stat().st_mtime > self._settings.expiry_s + LEASE_S:
-                    self.remove(document_id)
-            return False
+            state = self._load(path.name)
+        except NotADirectoryError:
+            raise
+        except (OSError, *_DAMAGED) as error:
+            if now_s - path.stat().st_mtime > self._settings.expiry_s + LEASE_S:
+                self._remove(path.name)
+                return False
+            if isinstance(error, FileNotFoundError):  # not complete yet
+                return False
+            raise
         if now_s >= state.expires_s:
-            self.remove(document_id)
+            self._remove(path.name)
             return True
         if self._is_abandoned(state):
             with self._locked():
-                state = self._read(document_id)
+                state = self._read(path.name)
                 if not self._is_abandoned(state):
                     return False
-                if state.status is not DocumentStatus.UPLOADING:
-                    self._write(replace(self._interrupted(state), reserved_bytes=0))
-            if state.status is DocumentStatus.UPLOADING:
-                self.remove(document_id)
-            else:
-                self._remove_content(document_id)
+                if state.status is DocumentStatus.UPLOADING:
+                    self._remove(path.name)
+                    return False
+                state = replace(self._interrupted(state), reserved_bytes=0)
+                self._remove_content(path.name)  # first, because the state may need its space
+                self._write(state)
+        elif state.status is DocumentStatus.ERROR:
+            self._remove_content(path.name)
         return False
+
+    def _store_failure(self, document_id: str, message: str) -> None:
+        with contextlib.suppress(OSError):  # continued by `sweep`
+            self._remove_content(document_id)  # first, because the state may need its space
+        try:
+            self.update(document_id, status=DocumentStatus.ERROR, message=message, reserved_bytes=0)
+        except RetryableError:
+            return
+        except DocumentNotFoundError:
+            pass
+        self._failed.pop(document_id, None)
 
     def _is_abandoned(self, state: DocumentState) -> bool:
         return not (state.status.is_final or self._is_alive(state.process))
@@ -338,8 +426,8 @@ class DocumentStore:
     def _states(self) -> Iterator[DocumentState]:
         for path in self._directory.iterdir():
             if _ID.fullmatch(path.name):
-                with contextlib.suppress(DocumentNotFoundError):
-                    yield self._read(path.name)
+                with contextlib.suppress(OSError, *_DAMAGED):  # `sweep` logs them
+                    yield self._load(path.name)
 
     def _path(self, document_id: str) -> Path:
         if not _ID.fullmatch(document_id):
@@ -348,9 +436,12 @@ class DocumentStore:
 
     def _read(self, document_id: str) -> DocumentState:
         try:
-            return DocumentState.from_json((self._path(document_id) / _STATE).read_bytes())
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return self._load(document_id)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, *_DAMAGED):
             raise DocumentNotFoundError from None
+
+    def _load(self, document_id: str) -> DocumentState:
+        return DocumentState.from_json((self._path(document_id) / _STATE).read_bytes())
 
     def _read_own(self, document_id: str) -> DocumentState:
         # The document must be one that this process works on.
@@ -368,6 +459,13 @@ class DocumentStore:
             temporary.replace(directory / _STATE)
         except FileNotFoundError:
             raise DocumentNotFoundError from None
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+    def _remove(self, document_id: str) -> None:
+        shutil.rmtree(self._hide(document_id), ignore_errors=True)  # `sweep` removes the rest
 
     def _hide(self, document_id: str) -> Path:
         # Makes a document unreachable for all processes atomically; returns the path of its files.
@@ -379,8 +477,10 @@ class DocumentStore:
         return hidden
 
     def _remove_content(self, document_id: str) -> None:
-        for path in (self.source_path(document_id), self.result_path(document_id)):
-            path.unlink(missing_ok=True)
+        # Removes both files even if the first one cannot be removed.
+        with contextlib.ExitStack() as stack:
+            for path in (self.result_path(document_id), self.source_path(document_id)):
+                stack.callback(path.unlink, missing_ok=True)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dragoman_service.errors import InvalidFieldError, RequestError
@@ -55,7 +54,8 @@ class DocumentUpload:
 
         Raises:
             RequestError: if the form is invalid or too large.
-            RateLimitedError, OverloadedError: if a limit of stored documents is exceeded.
+            RateLimitedError, StorageFullError: if a limit of stored documents is exceeded.
+            StorageUnavailableError: if the disk is full or does not work.
             DeadlineExceededError: if the upload takes too long.
             DrainingError: if the server stops.
         """
@@ -68,7 +68,7 @@ class DocumentUpload:
         try:
             state = await asyncio.shield(beginning)
             async with self._jobs.uploading():
-                num_bytes = await self._receive(store.source_path(state.document_id), limit)
+                num_bytes = await self._receive(state.document_id, limit)
         except BaseException:
             await asyncio.shield(self._discard(beginning))  # continues if the task is cancelled again
             raise
@@ -80,15 +80,15 @@ class DocumentUpload:
         if not beginning.exception():
             await asyncio.to_thread(self._jobs.store.remove, beginning.result().document_id)
 
-    async def _receive(self, path: Path, limit: int) -> int:
-        num_bytes = await self._write(path)
+    async def _receive(self, document_id: str, limit: int) -> int:
+        num_bytes = await self._write(document_id)
         async for chunk in self._chunks:
             self._feed(chunk)
             if num_bytes + self.form.num_file_bytes > limit:
                 raise self._too_large()
             if self.form.num_file_bytes >= _WRITE_BYTES:
-                num_bytes += await self._write(path)
-        num_bytes += await self._write(path)
+                num_bytes += await self._write(document_id)
+        num_bytes += await self._write(document_id)
         self.form.check_complete()
         if self.form.file_name is None:
             raise RequestError(_FILE_FIELD, "is required")
@@ -98,17 +98,12 @@ class DocumentUpload:
         self.num_bytes += len(chunk)
         self.form.feed(chunk)
 
-    async def _write(self, path: Path) -> int:
+    async def _write(self, document_id: str) -> int:
         data = self.form.take_file_bytes()
-        await asyncio.to_thread(_append, path, data)
+        await asyncio.to_thread(self._jobs.store.append, document_id, data)
         return len(data)
 
     def _too_large(self) -> InvalidFieldError:
         self._source.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         limit = f"{self._jobs.settings.max_file_bytes} bytes (documents.max_file_bytes)"
         return InvalidFieldError(_FILE_FIELD, "too large", f"at most {limit}")
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)

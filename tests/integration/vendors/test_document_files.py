@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import time
@@ -10,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import deepl
 import docx
 import httpx
 import pytest
 
 from dragoman_service.errors import ConfigError
-from dragoman_service.file_translation.store import INTERRUPTED, REPEAT_S, DocumentStatus
+from dragoman_service.file_translation.store import INTERRUPTED, REPEAT_S, DocumentStatus, DocumentStore
 from dragoman_service.security.api_keys import new_key
 from tests.integration.running_server import (
     TEST_TIMEOUT_S,
@@ -218,6 +220,40 @@ async def test_too_large_files_and_too_many_documents_are_rejected(tiny_model: P
         second = await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")})
 
     assert [response.status_code for response in (declared, streamed, second)] == [413, 413, 429]
+
+
+@pytest.mark.usefixtures("quick_polls")
+async def test_full_disk_rejects_uploads_and_fails_documents(
+    server: RunningServer, directory: Path, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server.model.halt()
+    handle = await uploaded(http)
+    await server.model.halted_step()
+    stored = documents(directory)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DocumentStore, "_write", full)
+        answers = [
+            await http.post("/v2/document", data=FORM, files={"file": ("a.txt", b"a")}),
+            await http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", b"a")}),
+        ]
+        assert documents(directory) == stored
+        server.model.resume()
+
+        def wait(client: deepl.DeepLClient) -> deepl.DocumentStatus:
+            deepl_handle = deepl.DocumentHandle(handle["document_id"], handle["document_key"])
+            return client.translate_document_wait_until_done(deepl_handle, timeout_s=TEST_TIMEOUT_S)
+
+        failed = await with_deepl(server, wait)
+
+    assert (failed.ok, "full" in (failed.error_message or "")) == (False, True)
+
+    for answer in answers:
+        assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
+    assert not (directory / handle["document_id"] / "source").exists()
 
 
 async def test_servers_with_the_same_directory_answer_for_each_other(
