@@ -14,6 +14,7 @@ from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.eole import read_eole
 from dragoman_export.importers.fairseq import read_fairseq
 from dragoman_export.importers.huggingface import read_huggingface
+from dragoman_export.importers.marian import read_marian
 from dragoman_export.importers.opennmt import read_opennmt
 from dragoman_export.importers.portable import ImportedModel, write_portable
 from dragoman_export.training.checkpoint import save_checkpoint, write_atomically
@@ -49,6 +50,11 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         meaning="a model directory of CTranslate2",
         flags=(*_TAGS, *_LANGUAGES, *_SPM, "source_eos"),
         read=read_ctranslate2,
+    ),
+    "marian": _Format(
+        meaning="a directory of Marian, such as an OPUS-MT archive, or its model (.npz or .bin)",
+        flags=("target_tag", *_LANGUAGES, *_SPM),
+        read=read_marian,
     ),
     "opennmt": _Format(meaning="a checkpoint of OpenNMT-py 3", flags=_SPM, read=read_opennmt),
     "eole": _Format(meaning="a model directory of eole", flags=_SPM, read=read_eole),

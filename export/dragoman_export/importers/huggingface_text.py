@@ -172,16 +172,8 @@ def read_marian(request: TextRequest) -> Text:
         if is_separate
         else source
     )
-    tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
-    wanted = request.wanted
-    if wanted.source_tag is not None:
-        raise ImportFormatError(f"{directory}: models of this type have no source language tags")
-    prefix = () if wanted.target_tag is None else (_find_tag(tags, wanted.target_tag, directory),)
     own_source = settings.take("source_lang", str, default="")
-    languages = None
-    if not prefix and (tags or wanted.sources or wanted.targets):
-        names = {tag.strip("><"): token_id for tag, token_id in tags.items()}
-        languages = languages_of_source_tags(wanted, names, directory, own_source=own_source)
+    prefix, languages = read_source_tags(source, request.wanted, directory, own_source=own_source)
     request.finish()
     models = [read_plain(directory / f"{side}.spm") for side in ("source", "target")]
     return Text(
@@ -192,6 +184,21 @@ def read_marian(request: TextRequest) -> Text:
         source_prefix=prefix,
         languages=languages,
     )
+
+
+def read_source_tags(
+    source: Pieces, wanted: WantedLanguages, directory: Path, *, own_source: str = ""
+) -> tuple[tuple[int, ...], Languages | None]:
+    """Return the prefix of sources for the wanted pair, or the languages of a model with tags such as `>>deu<<`."""
+    tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
+    if wanted.source_tag is not None:
+        raise ImportFormatError(f"{directory}: models of this type have no source language tags")
+    if wanted.target_tag is not None:
+        return (_find_tag(tags, wanted.target_tag, directory),), None
+    if not (tags or wanted.sources or wanted.targets):
+        return (), None
+    names = {tag.strip("><"): token_id for tag, token_id in tags.items()}
+    return (), languages_of_source_tags(wanted, names, directory, own_source=own_source)
 
 
 def read_m2m100(request: TextRequest) -> Text:
@@ -219,7 +226,7 @@ def read_fairseq(request: TextRequest) -> Text:
     directory, settings = request.directory, request.settings
     settings.require("legacy_behaviour", False)  # otherwise sources end with their language tag instead of </s>
     added = _added_tokens(directory, settings)
-    own = _own_pieces(read_plain(directory / "sentencepiece.bpe.model"), directory)
+    own = own_pieces(read_plain(directory / "sentencepiece.bpe.model"), directory / "sentencepiece.bpe.model")
     if own[:3] != ["<unk>", "<s>", "</s>"]:
         raise ImportFormatError(f"{directory}: sentencepiece.bpe.model starts with {own[:3]}: not a fairseq model")
     pieces: list[str | None] = ["<s>", "<pad>", "</s>", "<unk>", *own[3:]]
@@ -286,12 +293,13 @@ def _added_tokens(directory: Path, settings: ForeignConfig) -> dict[str, int]:
     return added
 
 
-def _own_pieces(model: bytes, directory: Path) -> list[str]:
+def own_pieces(model: bytes, path: Path) -> list[str]:
+    """Return the pieces of a SentencePiece model by id; ImportFormatError if it is damaged."""
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
-        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model is not a SentencePiece model") from error
+        raise ImportFormatError(f"{path} is not a SentencePiece model") from error
     return [str(processor.IdToPiece(token_id)) for token_id in range(processor.GetPieceSize())]
 
 

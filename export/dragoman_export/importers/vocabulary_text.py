@@ -21,6 +21,8 @@ from dragoman_export.importers.huggingface_text import Pieces
 
 _SUFFIXES: Final = (".spm", ".model")  # of SentencePiece models
 _PADDING: Final = ("<pad>", "<blank>")  # spellings of the padding token
+# bias of tokens outside the vocabulary: probability zero, and precise enough log-probabilities for `verify`
+_NO_LOGIT: Final = -500.0
 _MIN_KNOWN_SHARE: Final = 0.5  # smallest share of the pieces of a SentencePiece model that its vocabulary contains
 
 
@@ -139,6 +141,13 @@ def arranged(table: Tensor, rows: Iterable[int | None]) -> Tensor:
     """Return the rows [V, ...] of a stored table by token id; tokens without a row get zeros."""
     padded = torch.cat((table, torch.zeros_like(table[:1])))
     return padded[[len(table) if row is None else row for row in rows]]
+
+
+def projection_bias(stored: Tensor, rows: Sequence[int | None]) -> Tensor:
+    """Return the stored bias [V] by token id; tokens without a row are never chosen."""
+    bias = arranged(stored, rows)
+    bias[[row is None for row in rows]] = _NO_LOGIT
+    return bias
 
 
 def _place(entries: list[tuple[str | None, int | None]], token: str | None, token_id: int) -> None:

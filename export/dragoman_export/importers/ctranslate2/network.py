@@ -11,7 +11,7 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.variables import Variables
 from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
-from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
+from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged, projection_bias
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.positions import sinusoidal_positions
 from dragoman_service.bundle.architecture import SinusoidLayout
@@ -24,8 +24,6 @@ _OTHER_ACTIVATIONS: Final = {1: "GELU by tanh", 4: "GELU by sigmoid", 5: "tanh",
 _SAME_POSITIONS: Final = 1e-5, 1e-6
 _MAX_POSITIONS: Final = 1024  # rows kept of such a table, and of learned ones
 _OFFSETS: Final = range(4)  # possible first positions of stored sinusoids
-# bias of tokens outside the vocabulary: probability zero, and precise enough log-probabilities for `verify`
-_NO_LOGIT: Final = -500.0
 
 
 class Network:
@@ -113,9 +111,7 @@ class Network:
         has_bias = self._variables.has("decoder/projection/bias")
         if has_bias or None in ids.target_rows:
             stored = self._variables.array("decoder/projection/bias") if has_bias else torch.zeros(len(projection))
-            bias = arranged(stored, ids.target_rows)
-            bias[[row is None for row in ids.target_rows]] = _NO_LOGIT
-            self.weights["projection.bias"] = bias
+            self.weights["projection.bias"] = projection_bias(stored, ids.target_rows)
         self._facts = {
             "vocabulary_size": len(target),
             "source_vocabulary_size": None if len(source) == len(target) else len(source),

@@ -1,0 +1,211 @@
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ctranslate2.converters import MarianConverter
+
+from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
+from dragoman_export.importers.marian import read_marian
+from dragoman_export.importers.marian_files import read_model
+from dragoman_export.importers.portable import load_weights
+from tests.foreign_checkpoints.marian import load_npz, save_binary, save_marian_directory, save_npz
+
+_PRE_NORM = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
+_SEPARATE = {"tied-embeddings-all": False}
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "tied": {},
+    "two vocabularies": {**_SEPARATE, "tied-embeddings": True},
+    "nothing tied": {**_SEPARATE, "transformer-ffn-activation": "relu"},
+    "pre-norm, norm of embeddings": {**_PRE_NORM, "transformer-postprocess-emb": "nd"},
+}
+
+
+@pytest.mark.parametrize("options", _EXAMPLES.values(), ids=_EXAMPLES)
+def test_weights_and_vocabularies_equal_the_conversion_by_ctranslate2(tmp_path: Path, options: dict[str, Any]) -> None:
+    model = save_marian_directory(tmp_path / "model", options)
+    vocabularies = sorted(model.parent.glob("vocab.*.yml"))
+    MarianConverter(str(model), [str(path) for path in vocabularies]).convert(str(tmp_path / "converted"))
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(model.parent / name, tmp_path / "converted")
+
+    imported, expected = read_marian(model.parent), read_ctranslate2(tmp_path / "converted")
+
+    assert imported.tokenizer == expected.tokenizer
+    for name, weight in imported.weights.items():
+        if ".positions." not in name:
+            assert torch.equal(weight, expected.weights[name]), name
+    load_weights(imported.config, imported.weights, model)
+    assert (imported.config.sinusoid_layout, imported.config.norm_epsilon) == ("fairseq", 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "tied"),
+    [
+        ({}, "all"),
+        ({**_SEPARATE, "tied-embeddings-src": True, "tied-embeddings": True}, "all"),
+        ({**_SEPARATE, "tied-embeddings-src": True}, "none"),
+        ({**_SEPARATE, "tied-embeddings": True}, "decoder"),
+        (_SEPARATE, "none"),
+    ],
+)
+def test_tied_tables(tmp_path: Path, options: dict[str, Any], tied: str) -> None:
+    imported = read_marian(save_marian_directory(tmp_path / "model", options))
+
+    assert imported.config.tied_embeddings == tied
+    load_weights(imported.config, imported.weights, tmp_path)
+
+
+def test_tied_layers_share_their_parameters(tmp_path: Path) -> None:
+    imported = read_marian(save_marian_directory(tmp_path / "model", {"transformer-tied-layers": [1, 1]}))
+
+    name = "decoder.layers.{}.feed_forward.inner.weight"
+    assert torch.equal(imported.weights[name.format(0)], imported.weights[name.format(1)])
+
+
+def test_binary_model_equals_its_npz(tmp_path: Path) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    save_binary(path.with_suffix(".bin"), *load_npz(path))
+
+    (config, weights), (expected_config, expected) = read_model(path.with_suffix(".bin")), read_model(path)
+
+    assert config == expected_config
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("type", "s2s"),
+        ("transformer-decoder-autoreg", "rnn"),
+        ("transformer-ffn-activation", "tanh"),
+        ("transformer-ffn-depth", 3),
+        ("transformer-postprocess", "dah"),
+        ("transformer-postprocess-top", "r"),
+        ("transformer-no-projection", True),
+        ("transformer-train-positions", True),
+        ("transformer-tied-layers", [1]),
+        ("right-left", True),
+        ("dim-vocabs", [5, 5]),
+        ("unknown-option", 1),
+    ],
+)
+def test_unsupported_option_is_named(tmp_path: Path, option: str, value: object) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    config, weights = load_npz(path)
+    save_npz(path, {**config, option: value}, weights)
+
+    with pytest.raises(ImportFormatError, match=option):
+        read_marian(path)
+
+
+@pytest.mark.parametrize(
+    "options", [{"transformer-ffn-activation": "gelu", "version": "v1.12.2"}, {**_PRE_NORM, "version": "v1.10.27"}]
+)
+def test_network_of_an_older_version_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = save_marian_directory(tmp_path / "model", options)
+
+    with pytest.raises(ImportFormatError, match="version"):
+        read_marian(path)
+
+
+def test_unknown_tensor_is_named(tmp_path: Path) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    config, weights = load_npz(path)
+    save_npz(path, config, {**weights, "Wpos": np.zeros((2, 2), np.float32)})
+
+    with pytest.raises(ImportFormatError, match="unknown tensor Wpos"):
+        read_marian(path)
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def _of_integers(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content.replace((0x404).to_bytes(8, "little"), (0x4101).to_bytes(8, "little"), 1))
+
+
+def _of_many_items(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + (1 << 40).to_bytes(8, "little") + content[16:])
+
+
+def _of_large_items(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + (1 << 60).to_bytes(8, "little") + content[48:])
+
+
+def _encrypted(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes((2).to_bytes(8, "little") + content[8:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_truncated, "truncated"),
+        (_of_integers, "intgemm8"),
+        (_of_many_items, "items"),
+        (_of_large_items, "truncated"),
+        (_encrypted, "version 2"),
+    ],
+)
+def test_invalid_binary_model_is_rejected(tmp_path: Path, damage: Callable[[Path], None], reason: str) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    save_binary(path.with_suffix(".bin"), *load_npz(path))
+    damage(path.with_suffix(".bin"))
+
+    with pytest.raises(ImportFormatError, match=reason):
+        read_model(path.with_suffix(".bin"))
+
+
+def test_every_truncation_of_a_small_file_is_rejected(tmp_path: Path) -> None:
+    for path, save in ((tmp_path / "model.npz", save_npz), (tmp_path / "model.bin", save_binary)):
+        save(path, {"type": "transformer"}, {"a": np.ones((2, 3), np.float32)})
+        content = path.read_bytes()
+        for length in range(0, len(content) - 256, 7):
+            path.write_bytes(content[:length])
+            with pytest.raises(ImportFormatError):
+                read_model(path)
+
+
+def test_compressed_archive_is_rejected(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("Wemb.npy", bytes(1 << 20))
+
+    with pytest.raises(ImportFormatError, match="compressed"):
+        read_model(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("content", ["</s>: 0\n<unk>: 2\n", "</s>: 0\na: 0\n", "</s>: 0\nword\n", '</s>: 0\n"a: 1\n'])
+def test_invalid_vocabulary_is_rejected(tmp_path: Path, content: str) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    (path.parent / "vocab.0.yml").write_text(content)
+
+    with pytest.raises(ImportFormatError, match=r"vocab\.0\.yml"):
+        read_marian(path)
+
+
+def test_ambiguous_model_is_rejected(tmp_path: Path) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    (path.parent / "decoder.yml").unlink()
+    shutil.copy(path, path.with_name("second.npz"))
+
+    with pytest.raises(ImportFormatError, match="expected one model"):
+        read_marian(path.parent)
+
+
+def test_decoder_file_names_no_file_of_another_directory(tmp_path: Path) -> None:
+    path = save_marian_directory(tmp_path / "model")
+    (path.parent / "decoder.yml").write_text("models: [../model.npz]\n")
+
+    with pytest.raises(ImportFormatError, match="file names"):
+        read_marian(path.parent)
