@@ -4,6 +4,7 @@ import re
 from os import PathLike
 from typing import Any, Final
 
+_MAX_RETRY_AFTER_S: Final = 86400.0
 _MAX_LISTED: Final = 50  # available names in one message
 _MAX_SHOWN: Final = 200  # characters of a value in one message
 _URL_SECRETS: Final = ((re.compile(r"(:/{1,2})\S*@"), r"\1***@"), (re.compile(r"(:/.*?\?).*"), r"\1***"))
@@ -143,8 +144,9 @@ class RetryableError(DragomanError):
     """The same request may succeed later."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
-        super().__init__(f"{message}; retry in {retry_after_s:.1f} s")
-        self.retry_after_s = retry_after_s
+        # A shared store may hold any number, also NaN.
+        self.retry_after_s = max(0.0, min(_MAX_RETRY_AFTER_S, retry_after_s))
+        super().__init__(f"{message}; retry in {self.retry_after_s:.1f} s")
 
 
 class OverloadedError(RetryableError):

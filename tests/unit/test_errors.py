@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman_service.errors import DragomanError
+from dragoman_service.errors import DragomanError, RateLimitedError
 
 VALUES: dict[Any, Any] = {
     str: "a name",
@@ -51,3 +51,13 @@ def test_errors_can_be_pickled_and_copied(
 
     assert restored is not error
     assert (type(restored), str(restored), restored.args, vars(restored)) == (kind, str(error), error.args, vars(error))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "delay_s"), [(1e308, 86400), (float("inf"), 86400), (float("nan"), 86400), (-1e308, 0)]
+)
+def test_retry_delay_is_at_most_a_day(wait_s: float, delay_s: float) -> None:
+    error = RateLimitedError(caller="a", limit=1, unit="requests", retry_after_s=wait_s)
+
+    assert error.retry_after_s == delay_s
+    assert str(error).endswith(f"retry in {delay_s:.1f} s")

@@ -64,8 +64,10 @@ def find_files(path: Path) -> tuple[str, list[tuple[Path, str]]]:
     if path.is_dir():
         found = [(file, file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()]
         files = [(file, str(name)) for file, name in found if not any(part[0] in "._" for part in name.parts)]
-    else:
+    elif path.is_file():
         files = [(path, path.name)]
+    else:
+        raise DatasetError("INPUT", path, "a regular file or a directory")  # reading a named pipe might never end
     for file, name in files:
         if not name.isprintable():
             raise DatasetError("INPUT", ascii(str(file)), "a printable name in UTF-8, for the row ids")

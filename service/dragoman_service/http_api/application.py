@@ -1,6 +1,7 @@
 """The ASGI application of an HTTP port."""
 
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 
@@ -28,6 +29,7 @@ _EXPOSED_HEADERS = (
     "retry-after",
     "www-authenticate",
 )
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")  # address in brackets or name, and port
 _FOREIGN_SITES = {"cross-site", "same-site"}
 
 
@@ -108,7 +110,8 @@ class BrowserCheck:
 
     def _is_own_host(self, host: str) -> bool:
         name = _name_of(host)
-        return name in self._names or name.endswith(".localhost") or is_loopback(name) or _is_address(name)
+        is_known = name in self._names or name.endswith(".localhost")
+        return bool(name) and (is_known or is_loopback(name) or _is_address(name))
 
     def _foreign_origin(self, scope: Scope, headers: Headers, hosts: list[str]) -> str | None:
         """Return why a request is from another site that is not allowed; None otherwise."""
@@ -148,9 +151,9 @@ def origin_of(url: str) -> str:
 
 
 def _name_of(host: str) -> str:
-    # `host` may have a port.
-    bracketed, _, _ = host.partition("]")
-    return bracketed[1:] if host.startswith("[") else host.partition(":")[0].lower().rstrip(".")
+    """Return the name or address of a host that may have a port; empty if there is anything else."""
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2].lower().rstrip(".")) if match else ""
 
 
 def _is_address(name: str) -> bool:

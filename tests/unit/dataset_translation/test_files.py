@@ -1,6 +1,7 @@
 """Splitting of input files, rejected rows, output parts and manifests. No process of Ray is started."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,13 @@ def test_parquet_is_split_within_row_groups_and_rejects_invalid_strings(tmp_path
         for n, text in ((0, "a"), (1, "b"), (4, "e"))
     ]
     assert sorted(rejects) == [f"in.parquet:{n}" for n in (3, 4, 6, 7)]
+
+
+def test_named_pipe_is_rejected(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in.csv")
+
+    with pytest.raises(DatasetError, match=r"in\.csv.*expected a regular file or a directory"):
+        files.find_files(tmp_path / "in.csv")
 
 
 @pytest.mark.parametrize(
