@@ -245,11 +245,11 @@ async def test_full_disk_rejects_uploads_and_fails_documents(
 
         def wait(client: deepl.DeepLClient) -> deepl.DocumentStatus:
             deepl_handle = deepl.DocumentHandle(handle["document_id"], handle["document_key"])
-            return client.translate_document_wait_until_done(deepl_handle, timeout_s=TEST_TIMEOUT_S)
+            return client.translate_document_wait_until_done(deepl_handle, timeout_s=round(TEST_TIMEOUT_S))
 
         failed = await with_deepl(server, wait)
 
-    assert (failed.ok, "full" in (failed.error_message or "")) == (False, True)
+    assert (failed.ok, "full" in str(failed.error_message)) == (False, True)
 
     for answer in answers:
         assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
