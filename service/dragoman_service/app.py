@@ -41,6 +41,7 @@ from dragoman_service.observability.tracing import start_tracing
 from dragoman_service.security.authentication import Access
 from dragoman_service.security.settings import UNIX_SCHEME, is_loopback
 from dragoman_service.security.tls import TlsIdentityFiles
+from dragoman_service.signals import UNUSED_SIGNALS, drain_signals, ignore
 from dragoman_service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from dragoman_service.translation.translator import Translator
 from dragoman_service.translation.warm_up import warm_up
@@ -246,7 +247,7 @@ class App:
 async def serve(
     settings: Settings, log_stream: LogStream, *, make_loader: Callable[..., ModelLoader] = onnx_loader
 ) -> bool:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal stops the server at once.
+    """Serve until one of `DRAIN_SIGNALS`, then drain; a second signal stops the server at once.
 
     If the drain and the exit exceed their timeout, the process ends with exit code 1. `make_loader` returns the loader
     of models; its arguments are those of `onnx_loader`.
@@ -307,7 +308,7 @@ async def _load(app: App) -> bool:
 
 
 def _signal_events(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
-    """Return the events set by the first and by later SIGTERM or SIGINT; each signal limits the time to the exit."""
+    """Return the events set by the first and by later signals; each signal limits the time to the exit."""
     first, second = asyncio.Event(), asyncio.Event()
 
     def received(number: signal.Signals) -> None:
@@ -315,8 +316,9 @@ def _signal_events(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Ev
         exit_after(_MAX_STOP_S if first.is_set() else drain_timeout_s + _MAX_STOP_S, 1)
         (second if first.is_set() else first).set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in drain_signals():
         asyncio.get_running_loop().add_signal_handler(number, received, number)
+    ignore(*UNUSED_SIGNALS)
     return first, second
 
 

@@ -1,4 +1,4 @@
-"""`serve`: run the server until SIGTERM or SIGINT."""
+"""`serve`: run the server until a signal arrives."""
 
 import argparse
 import asyncio
@@ -27,8 +27,8 @@ Serves all models of a directory over gRPC and HTTP.
 Settings come from flags, the environment (DRAGOMAN_GRPC__PORT=50051) and a TOML file, in this order of precedence.
 The defaults serve the bundled models. docs/reference/settings.md lists all settings.
 
-SIGTERM or SIGINT drains the server: it sends clients to other servers and answers accepted requests. A second signal
-stops it.
+SIGTERM, SIGINT, SIGHUP or SIGQUIT drains the server: it sends clients to other servers and answers accepted requests.
+A second signal stops it. SIGUSR1 and SIGUSR2 have no effect.
 
 exit status: 0 after a complete drain, 1 if requests stayed unanswered or a model failed, 2 if a setting is invalid"""
 

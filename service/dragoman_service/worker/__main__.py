@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import resource
-import signal
 import sys
 import time
 from logging.handlers import QueueHandler
@@ -26,6 +25,7 @@ from dragoman_service.runtimes.memory_budget import cache_memory
 from dragoman_service.runtimes.native.step_model import NativeStepModel
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.signals import DRAIN_SIGNALS, UNUSED_SIGNALS, ignore
 from dragoman_service.threads import lower_priority
 from dragoman_service.worker.messages import LoadCommand, Loaded, format_digest
 from dragoman_service.worker.worker import Worker
@@ -74,8 +74,7 @@ class ConnectionHandler(QueueHandler):
 def main() -> None:
     """Run the worker process."""
     lower_priority(0)  # short time slices are for the threads of the server
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server also receives them, and drains first
-        signal.signal(number, signal.SIG_IGN)
+    ignore(*DRAIN_SIGNALS, *UNUSED_SIGNALS)  # the server also receives them, and drains first
     control: Connection[Any, Any] = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):  # the server has closed it or has exited
         if sys.argv[2] == format_digest(RuntimeSettings):

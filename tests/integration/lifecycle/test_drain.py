@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,6 +20,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.cli.server_process import ServerProcess
 from dragoman_service.datatypes import Ports
+from dragoman_service.signals import UNUSED_SIGNALS
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -82,6 +84,23 @@ def test_draining_server_closes_its_port_and_finishes_calls(tiny_model: Path) ->
         assert [get(ports, path)[0] for path in ("/readyz", "/healthz")] == [503, 200]
         assert seen == [SERVING, NOT_SERVING]
         assert not call.done()
+        assert len(call.result().translations[0].sentences) == 20
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name)
+def test_signals_of_a_terminal_drain_the_server_and_others_do_nothing(tiny_model: Path, number: signal.Signals) -> None:
+    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
+        call = begin(channel, num_sentences=20)
+        wait_until_in_flight(ports)
+        for unused in UNUSED_SIGNALS:
+            server.send(unused)
+
+        for child in psutil.Process(server.pid).children(recursive=True):
+            child.send_signal(number)  # a terminal sends it to all processes
+        server.send(number)
+
+        server.wait_for("draining", timeout_s=STOP_S)
         assert len(call.result().translations[0].sentences) == 20
         assert server.wait(timeout_s=STOP_S) == 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman_service.datatypes import Ports
+from dragoman_service.signals import DRAIN_SIGNALS
 from tests.integration.real_process import STOP_S, free_ports, get
 from tests.waiting import wait_until
 
@@ -43,7 +44,7 @@ def handles(pid: int, number: signal.Signals) -> bool:
 
 
 @in_namespace
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", DRAIN_SIGNALS, ids=lambda number: number.name)
 def test_signal_ends_the_first_process_before_it_imports_libraries(number: signal.Signals) -> None:
     with first_process() as (parent, pid):
         wait_until(lambda: handles(pid, signal.SIGTERM))
