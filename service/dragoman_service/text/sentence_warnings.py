@@ -17,9 +17,9 @@ from dragoman_service.text.casing import is_irregular
 # (0.06) and `Mond` (0.59), most are untranslated. Words that are the same in both languages have up to 0.95.
 _SURE_COPY = 0.75
 
-# Confidence below which a sentence has a warning. The bundled models have it for 0.6 % (en-de) and 0.9 %
-# (de-en) of everyday sentences without another warning, for
-# most texts in another language than the source language and most single words that they do not know.
+# Confidence below which a sentence has a warning. The bundled models have it for 0.6 % (en-de) and 0.9 % (de-en) of
+# everyday sentences without another warning, for most texts in another language than the source language, and for most
+# single words that they do not know.
 _LOW_CONFIDENCE = 0.05
 
 
