@@ -201,6 +201,9 @@ class HttpConnection(HttpToolsProtocol, asyncio.BufferedProtocol):
             return
         version, method = self.parser.get_http_version(), self.parser.get_method()
         _check_head(version, method, self.headers)
+        if not self.url.startswith((b"/", b"*")) and (authority := _authority(self.url)):
+            # The authority of the target replaces Host (RFC 9112, section 3.2.2).
+            self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
         super().on_headers_complete()
         self._has_head = True
         self._framing_bytes = 0
@@ -377,6 +380,11 @@ def _check_head(version: str, method: bytes, headers: Sequence[tuple[bytes, byte
     codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if codings and (codings != [b"chunked"] or version == "1.0"):
         raise _InvalidRequestError("unsupported Transfer-Encoding; only `chunked` in HTTP/1.1 is allowed")
+
+
+def _authority(target: bytes) -> bytes:
+    # Host and port of a target in absolute form.
+    return target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0].rpartition(b"@")[2]
 
 
 @lru_cache(maxsize=2)

@@ -121,6 +121,27 @@ async def test_malformed_request_is_rejected_and_ends_parsing(request_bytes: byt
     assert (app.bodies, wire.transport.is_half_closed, records) == ([], True, [])
 
 
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/a", b"a"),
+        (b"http://b/a", b"b"),
+        (b"HTTP://b:80/a?c=http://d/", b"b:80"),
+        (b"http://[::1]:9/a", b"[::1]:9"),
+        (b"http://user:password@b/a", b"b"),
+        (b"/http://b/a", b"a"),
+    ],
+)
+async def test_host_of_an_absolute_target_replaces_the_header(target: bytes, host: bytes) -> None:
+    app = Recorder()
+
+    sent = await Wire(app).send(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    assert statuses(sent) == [200]
+    (scope,) = app.scopes
+    assert [value for name, value in scope["headers"] if name == b"host"] == [host]
+
+
 async def test_earlier_responses_precede_a_rejection() -> None:
     app = Recorder()
 
