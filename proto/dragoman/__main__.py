@@ -1,5 +1,6 @@
 """The command `dragoman`: runs the package that implements a sub-command, if its dependencies are installed."""
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ import dragoman
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit statuses after Ctrl-C and after the reader of the output ended, as in shells: 128 plus a signal's number."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("dragoman: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"dragoman: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _discard_output() -> None:
+    """Connect standard output to the null device, as Python flushes it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_missing_streams() -> None:

@@ -126,6 +126,22 @@ def test_end_of_the_reader_of_the_output_is_silent(end: str, tmp_path: Path) -> 
     assert process.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("words", [("--version",), ("serve", "--help"), ("keys", "new", "shop"), ("doctor",)])
+def test_output_that_cannot_be_written_is_one_message(words: tuple[str, ...], tmp_path: Path) -> None:
+    options = _surroundings(tmp_path)
+    options["env"].pop("PYTHONUNBUFFERED", None)  # argparse ignores errors of a write without a buffer
+    with Path("/dev/full").open("wb") as full:
+        finished = subprocess.run([sys.executable, "-m", "dragoman", *words], **options, stdout=full, check=False)
+
+    message = "dragoman: the output cannot be written: No space left on device"
+    assert (finished.returncode, finished.stderr.splitlines()[-1], "Traceback" in finished.stderr) == (
+        1,
+        message,
+        False,
+    )
+
+
 def test_module_of_the_service_is_the_same_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman_service"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
