@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from dragoman.client.enums import TextFormat
 from dragoman.documents.content import (
     MAX_TEXT_CHARACTERS,
+    FileFormatError,
     FileSegment,
     LineNumbers,
     Patch,
@@ -29,6 +30,9 @@ _OPAQUE = _names("script style template object iframe noembed noframes svg math 
 _PREFORMATTED = frozenset(("pre", "textarea", "listing"))  # sent with their tags, which make white space significant
 _VOID = _names("area base br col embed hr img input link meta param source track wbr")
 _TEXT_ATTRIBUTES = frozenset(("alt", "title", "placeholder"))
+_MAX_UNENDED = (
+    1000  # tags or comments without an end: the parser searches the end of each in the whole rest of the page
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+")
 
 
@@ -36,7 +40,7 @@ def read_html(content: bytes) -> PatchedText:
     """Read an HTML page or fragment. Everything except text is preserved byte for byte, including errors.
 
     Raises:
-        FileFormatError: if it is not UTF-8.
+        FileFormatError: if it is not UTF-8, or has many tags or comments without an end.
     """
     text = decoded(content)
     return PatchedText(text, list(html_patches(text, LineNumbers(text))))
@@ -68,6 +72,10 @@ class _Tokens(HTMLParser):
         super().__init__(convert_charrefs=False)
         self.events: list[_Event] = []
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        for begin, end in (("<", ">"), ("<!--", "-->")):
+            count = text.count(begin, text.rfind(end) + 1)
+            if count > _MAX_UNENDED:
+                raise FileFormatError(f"{count} times {begin} without {end} after it (limit: {_MAX_UNENDED})")
         self.feed(text)
         self.close()
 

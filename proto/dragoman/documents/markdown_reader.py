@@ -32,6 +32,8 @@ from markdown_it.token import Token
 MAX_DEPTH = 64
 """Nesting depth of containers. A list counts twice: the list and its item."""
 
+_MAX_BRACKETS = 25_000  # in one document
+
 _FRONT_MATTER = re.compile(
     r"\ufeff?(?:---[ \t]*+\r?\n.*?\n(?:---|\.\.\.)[ \t]*+(?:\r?\n|\Z)"
     r"|\+\+\+[ \t]*+\r?\n.*?\n\+\+\+[ \t]*+(?:\r?\n|\Z))",
@@ -115,7 +117,7 @@ def read_blocks(text: str, env: dict[str, Any], check: Check = lambda: None) -> 
         check: called regularly.
 
     Raises:
-        MarkdownError: if the containers of the text are nested too deeply.
+        MarkdownError: if the containers of the text are nested too deeply, or too many brackets are no links.
     """
     readable = text.replace("\0", "\ufffd")  # as the parser does
     front = _FRONT_MATTER.match(readable)
@@ -411,12 +413,21 @@ def _record_autolink(state: StateInline, start: int, _: int) -> None:
     state.tokens[-3].meta[_SPAN] = (start, state.pos)
 
 
+def _count_bracket(state: StateInline) -> None:
+    # Counts searches for the end of a link or image that has none, each of which may take 50 microseconds.
+    number = state.env["num_brackets"] = state.env.get("num_brackets", 0) + 1
+    if number > _MAX_BRACKETS:
+        raise MarkdownError(f"more than {_MAX_BRACKETS} brackets are no links")
+
+
 def _link(state: StateInline, silent: bool) -> bool:
     state.env["check"]()
     start, num_tokens = state.pos, len(state.tokens)
     is_candidate = not silent and state.src[start] == "["
     label_end = state.md.helpers.parseLinkLabel(state, start, True) if is_candidate else -1
     if not link(state, silent):
+        if state.src[start] == "[":
+            _count_bracket(state)
         return False
     if not silent:
         first = next(token for token in state.tokens[num_tokens : num_tokens + 2] if token.type == "link_open")
@@ -431,6 +442,8 @@ def _image(state: StateInline, silent: bool) -> bool:
     is_candidate = not silent and state.src.startswith("![", start)
     label_end = state.md.helpers.parseLinkLabel(state, start + 1, False) if is_candidate else -1
     if not image(state, silent):
+        if state.src.startswith("![", start):
+            _count_bracket(state)
         return False
     if not silent:
         state.tokens[-1].meta.update({_SPAN: (start, state.pos), "label_end": label_end})

@@ -48,6 +48,18 @@ def test_marks_in_another_order_are_rejected() -> None:
         written("See *it* and **this**", 'Siehe <g id="1">es</g>')
 
 
+@pytest.mark.parametrize("unit", ["[", "![", "[a][", "[[a]("])
+def test_too_many_brackets_without_a_link_are_rejected(unit: str) -> None:
+    with pytest.raises(FileFormatError, match="more than 25000 brackets are no links"):
+        read_markdown((unit * 30_000 + "\n\n").encode())
+
+
+def test_many_links_and_checkboxes_are_read() -> None:
+    content = "- [ ] see [a](http://b.example) and [c]\n" * 5000
+
+    assert len(read_markdown(content.encode()).segments) == 5000
+
+
 def test_deeply_nested_file_is_rejected() -> None:
     with pytest.raises(FileFormatError, match="nested more than 64 deep in line 1"):
         read_markdown(b"> " * 100 + b"a")
