@@ -117,7 +117,7 @@ def read_blocks(text: str, env: dict[str, Any], check: Check = lambda: None) -> 
         check: called regularly.
 
     Raises:
-        MarkdownError: if the containers of the text are nested too deeply, or too many brackets are no links.
+        MarkdownError: if the containers of the text are nested too deeply, or too many brackets have no link.
     """
     readable = text.replace("\0", "\ufffd")  # as the parser does
     front = _FRONT_MATTER.match(readable)
@@ -417,7 +417,7 @@ def _count_bracket(state: StateInline) -> None:
     # Counts searches for the end of a link or image that has none, each of which may take 50 microseconds.
     number = state.env["num_brackets"] = state.env.get("num_brackets", 0) + 1
     if number > _MAX_BRACKETS:
-        raise MarkdownError(f"more than {_MAX_BRACKETS} brackets are no links")
+        raise MarkdownError(f"more than {_MAX_BRACKETS} brackets without a link")
 
 
 def _link(state: StateInline, silent: bool) -> bool:

@@ -222,6 +222,20 @@ async def test_too_large_files_and_too_many_documents_are_rejected(tiny_model: P
     assert [response.status_code for response in (declared, streamed, second)] == [413, 413, 429]
 
 
+@pytest.mark.parametrize(("path", "form"), [("/v2/document", FORM), ("/translate_file", LIBRE_FORM)])
+async def test_compressed_upload_is_rejected_with_the_header(
+    http: httpx.AsyncClient, directory: Path, path: str, form: dict[str, str]
+) -> None:
+    files, headers = {"file": ("a.txt", b"A man.")}, {"content-encoding": "gzip"}
+
+    rejected = await http.post(path, data=form, files=files, headers=headers)
+
+    assert (rejected.status_code, rejected.headers["accept-encoding"]) == (415, "identity")
+    assert "content-encoding" in rejected.text
+    assert documents(directory) == []
+    assert (await http.post(path, data=form, files=files, headers={"content-encoding": "identity"})).is_success
+
+
 @pytest.mark.usefixtures("quick_polls")
 async def test_full_disk_rejects_uploads_and_fails_documents(
     server: RunningServer, directory: Path, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch

@@ -1,3 +1,4 @@
+import contextlib
 import time
 
 import pytest
@@ -18,10 +19,8 @@ def test_work_grows_with_the_size_of_a_page(unit: str, end: str) -> None:
     page = (unit * 20_000 + end).encode()
     began_s = time.process_time()
 
-    try:
+    with contextlib.suppress(FileFormatError):  # rejected at once
         read_html(page)
-    except FileFormatError:
-        pass  # rejected at once
 
     assert time.process_time() - began_s < 2
 

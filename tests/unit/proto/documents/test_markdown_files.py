@@ -50,7 +50,7 @@ def test_marks_in_another_order_are_rejected() -> None:
 
 @pytest.mark.parametrize("unit", ["[", "![", "[a][", "[[a]("])
 def test_too_many_brackets_without_a_link_are_rejected(unit: str) -> None:
-    with pytest.raises(FileFormatError, match="more than 25000 brackets are no links"):
+    with pytest.raises(FileFormatError, match="more than 25000 brackets without a link"):
         read_markdown((unit * 30_000 + "\n\n").encode())
 
 
