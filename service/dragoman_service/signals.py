@@ -9,8 +9,12 @@ UNUSED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def drain_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that drain this server: all but those that its parent ignores, as `nohup` does."""
-    return tuple(number for number in DRAIN_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN)
+    """Return the signals that drain this server: without SIGHUP if its parent ignores it, as `nohup` does.
+
+    Shells ignore SIGINT and SIGQUIT for each program that a script starts in the background. They still drain a server.
+    """
+    is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(number for number in DRAIN_SIGNALS if not (is_detached and number is signal.SIGHUP))
 
 
 def exit_on_signals() -> None:

@@ -55,6 +55,16 @@ def test_signal_ends_the_first_process_before_it_imports_libraries(number: signa
         assert parent.wait(STOP_S) == 0
 
 
+def test_server_of_nohup_continues_after_a_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited
+    with subprocess.Popen(SERVE, stderr=subprocess.DEVNULL) as server:
+        wait_until(lambda: handles(server.pid, signal.SIGTERM))
+
+        assert not handles(server.pid, signal.SIGHUP)
+
+        server.terminate()
+
+
 @pytest.mark.slow
 @in_namespace
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.2, 0.4, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0])
