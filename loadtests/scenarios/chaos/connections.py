@@ -37,7 +37,7 @@ _RESETS_PER_CONNECTION: Final = 100
 _REPLY_S: Final = 5.0
 _HEADER_FIELD: Final = b"\x00\x01a\x01b"  # a literal that is not indexed
 _HEADER_BYTES_PER_S: Final = 17_000_000
-_MAX_HEADERS_MB: Final = 400.0
+_MAX_HEADERS_MB: Final = 1200.0  # it would be more than 2 GB without `grpc.settings_timeout_s`
 
 
 @fault(
