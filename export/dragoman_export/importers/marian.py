@@ -304,7 +304,7 @@ def _read_tables(
 
 
 def _names(config: ModelConfig, layers: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str]]:
-    # Names of `Transformer` with those of Marian.
+    # Each name of `Transformer` with its name in Marian.
     suffix = "_pre" if config.norm == "pre" else ""
 
     def norm(own: str, foreign: str, suffix: str = suffix) -> Iterator[tuple[str, str]]:

@@ -74,25 +74,23 @@ def attempt_warnings(
     for (attempt, candidate), target in zip(sentence, targets, strict=True):
         yield from _violation_warnings(attempt, candidate, target, sentence_index=sentence_index)
     if _is_unsure_copy(sentence, alignment):
-        yield TranslationWarning(
-            kind=WarningKind.UNTRANSLATED,
-            message=f"the word is copied with confidence {alignment.score:.2f}",
-            sentence_index=sentence_index,
-            source=alignment.source,
-            target=alignment.target,
-        )
+        message = f"the word is copied with confidence {alignment.score:.2f}"
+        yield _sentence_warning(WarningKind.UNTRANSLATED, message, alignment, sentence_index)
 
 
 def low_confidence_warnings(alignment: SentenceAlignment, *, sentence_index: int) -> Iterator[TranslationWarning]:
     """Yield the warning about a sentence without other warnings whose translation is probably wrong."""
     if alignment.score is not None and alignment.score < _LOW_CONFIDENCE:
-        yield TranslationWarning(
-            kind=WarningKind.LOW_CONFIDENCE,
-            message=f"the confidence is {alignment.score:.2f}",
-            sentence_index=sentence_index,
-            source=alignment.source,
-            target=alignment.target,
-        )
+        message = f"the confidence is {alignment.score:.2f}"
+        yield _sentence_warning(WarningKind.LOW_CONFIDENCE, message, alignment, sentence_index)
+
+
+def _sentence_warning(
+    kind: WarningKind, message: str, alignment: SentenceAlignment, sentence_index: int
+) -> TranslationWarning:
+    return TranslationWarning(
+        kind=kind, message=message, sentence_index=sentence_index, source=alignment.source, target=alignment.target
+    )
 
 
 def _violation_warnings(

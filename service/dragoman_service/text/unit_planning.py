@@ -43,7 +43,7 @@ from dragoman_service.text.tokenizer import SentencePieceTokenizer
 # Characters that may be escapes, accelerators or kept white space of plain text.
 _SPECIAL = re.compile(r"[\\&_]|  ")
 
-# Languages whose words have no other letters than those of ASCII, with few exceptions.
+# Languages whose words have ASCII letters only, with few exceptions.
 _ASCII_LANGUAGES = frozenset({"en"})
 
 # Tokens by which a part of a sentence may grow when a cut within a placeholder moves out of it.
@@ -97,7 +97,7 @@ class UnitPlanner:
     def sentences(
         self, text: str, fixed_spans: Sequence[FixedSpan], spans: Sequence[ProtectedSpan] | None, field: str
     ) -> Iterator[list[list[EncodedPart]]]:
-        """Yield the parts of each sentence that has tokens, together with those of sentences inside it.
+        """Yield the parts of each sentence that has tokens, and of the sentences inside it.
 
         Args:
             text: the text.
@@ -179,7 +179,7 @@ class UnitPlanner:
         return with_placeholders(unit, spans, placeholders, self._check) if spans else unit
 
     def _encoded_group(self, group: Sequence[TextUnit], text: str, field: str) -> Iterator[list[list[EncodedPart]]]:
-        # The sentences of a unit, each when it is needed, with those of the units inside it.
+        # The sentences of a unit and of the units inside it, each when it is needed.
         outer, *others = group
         waiting = deque(sorted(others, key=lambda unit: unit.source.start))
 

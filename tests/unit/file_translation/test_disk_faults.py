@@ -51,7 +51,7 @@ class Documents:
         return self.store.get(self.working, self.key).status
 
     def paths(self) -> set[str]:
-        """Return the paths in the directory without those of the lock and of processes."""
+        """Return the paths in the directory, except the lock and the files of processes."""
         found = {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
         return {path for path in found if not path.startswith((".lock", ".process-"))}
 
