@@ -55,7 +55,7 @@ def test_spans_are_in_order_and_within_the_gaps(text: str, edges: list[int], sou
             assert one.target != found
             assert re.findall(r"\d", one.target) == re.findall(r"\d", found)
         if one.kind is not None:
-            assert re.search(r"[_#]|\.\w", found) or any(map(str.isnumeric, found))
+            assert re.search(r"[_#@]|\.\w", found) or any(map(str.isnumeric, found))
             assert found == found.strip()
 
 

@@ -170,7 +170,10 @@ _VERSION_ENDING = (
     r"(?:[-+._]?(?:alpha|beta|rc|dev|preview|pre|post|snapshot|final|release|lts|stable|hotfix|patch|build|SNAPSHOT"
     r"|RELEASE|FINAL|LTS|RC|GA)(?:[-.]?\d{1,10})?|[-.]?(?:a|b|p|M|SP)\d{1,4})(?:[-+.]\w{1,40}){0,6}"
 )
-_IPV4 = re.compile(rf"\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:[:/]\d{{1,5}})?(?![{_WORD}]|\.\d|{_VERSION_ENDING}){_NO_FILE}")
+_IPV4 = re.compile(
+    r"(?!\d{1,3}(?:\.\d{3}){3},\d{1,20}(?!\.?\d))"  # `219.137.105.100,50` is a number
+    rf"\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?:[:/]\d{{1,5}})?(?![{_WORD}]|\.\d|{_VERSION_ENDING}){_NO_FILE}"
+)
 _VERSION = re.compile(
     rf"\d{{1,10}}+(?:\.\d{{1,10}}+(?:\.\d{{1,10}}+){{0,7}}{_VERSION_ENDING}{_END}"
     rf"|(?:(?:\.\d{{1,10}}+){{1,8}}\.[x*]|(?:\.\d{{1,10}}+){{2,8}}(?:-\d{{1,6}}(?:[-.]\w{{1,32}}){{0,4}})?)(?![{_WORD}]|,\d)(?!{SPACE}?{UNIT})){_NO_FILE}"
