@@ -13,6 +13,7 @@ SWAPS_PER_PHASE: Final = 3  # each way of a swap once, so that phases are equal
 _MAX_GROWTH_MB: Final = 16.0  # in the judged time
 _NUM_WARM_UP_PHASES: Final = 2
 _MIN_PHASES: Final = 6  # fewer have no interval of 95 %
+_MAX_MORE_PHASES: Final = 8  # if the memory is too noisy
 _Z: Final = 1.959964  # two-sided 95 % quantile of the normal distribution
 
 Sample = Mapping[str, float]  # at_s, rss_mb, threads, fds; calls and swaps so far
@@ -41,6 +42,14 @@ class Settings:
         return max(1, round(self.duration_s / self.phase_s))
 
 
+def needs_phase(settled_mb: Sequence[float], settings: Settings) -> bool:
+    """Return whether phases are left, or the memory of a complete run is too noisy and more phases may tell."""
+    more = len(settled_mb) - settings.num_phases
+    figures = check_memory(settled_mb, settings).figures
+    is_noisy = bool(figures) and figures["lowest"] <= figures["limit"] < figures["highest"]
+    return more < 0 or (is_noisy and more < _MAX_MORE_PHASES)
+
+
 def check_memory(settled_mb: Sequence[float], settings: Settings) -> Check:
     """Check that the memory between phases of equal load does not grow.
 
@@ -59,7 +68,8 @@ def check_memory(settled_mb: Sequence[float], settings: Settings) -> Check:
     spread = _Z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     lowest = slopes[max(0, math.floor((len(slopes) - spread) / 2))]
     highest = slopes[min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))]
-    growth, limit = median(slopes), settings.growth_limit_mb / (count - 1)
+    growth = median(slopes)
+    limit = settings.growth_limit_mb / (settings.num_phases - _NUM_WARM_UP_PHASES - 1)
     interval = f"{growth:.2f} MB per phase (95 % confidence: {lowest:.2f} to {highest:.2f})"
     failures = []
     if highest > limit:
