@@ -2,9 +2,11 @@
 
 import math
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -44,6 +46,24 @@ _BYTES_PER_PARAMETER = 16  # weight, gradient and two moments of Adam in float32
 _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
 
 
+def in_thread(task: Callable[[int], Any], number: int) -> Future[Any]:
+    """Call a function in a thread of its own.
+
+    A process that is forked in a thread of a `ThreadPoolExecutor`, such as a worker of a DataLoader, ends with an error:
+    it waits for that thread.
+    """
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(task(number))
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
+            future.set_exception(error)
+
+    Thread(target=run).start()
+    return future
+
+
 class Trainer:
     """One invocation of training on one rank; a resumed run continues bit by bit from the checkpoint."""
 
@@ -81,7 +101,6 @@ class Trainer:
         )
         self._next: list[tuple[int, Batch]] = []  # target tokens and prepared batches of the next step
         self._stop_request = StopRequest()
-        self._drawing = ThreadPoolExecutor(1)
         self._next_epoch: Future[Epoch] | None = None
         self._is_ended = False
         self._agreed_stop: str | None = None
@@ -123,7 +142,6 @@ class Trainer:
                     self._after_step()
             finally:
                 self._is_ended = True
-                self._drawing.shutdown(wait=False, cancel_futures=True)
             self._finish(reason)
         return reason
 
@@ -146,7 +164,6 @@ class Trainer:
             step_s = (time.monotonic() - began_s) / _PREVIEW_STEPS
         finally:
             self._is_ended = True
-            self._drawing.shutdown(wait=False, cancel_futures=True)
         num_parameters = sum(parameter.numel() for parameter in self._model.parameters())
         batch, vocabulary = self._epoch.batch(0), self._text.vocabulary
         sources = vocabulary.decode(batch.source_ids[:_PREVIEW_PAIRS].tolist())
@@ -231,10 +248,10 @@ class Trainer:
         return math.ceil(len(self._epoch) / self._config.accumulation)
 
     def _plan_epoch(self) -> Epoch:
-        number, planning = self.progress.epoch, self._drawing.submit
-        epoch = (self._next_epoch or planning(self._draw, number)).result()
+        number = self.progress.epoch
+        epoch = self._next_epoch.result() if self._next_epoch else self._draw(number)
         is_last = self._config.max_epochs is not None and number + 1 >= self._config.max_epochs
-        self._next_epoch = None if is_last else planning(self._draw, number + 1)
+        self._next_epoch = None if is_last else in_thread(self._draw, number + 1)
         return epoch
 
     def _draw(self, number: int) -> Epoch:

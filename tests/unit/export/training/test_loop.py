@@ -1,4 +1,5 @@
 import dataclasses
+import multiprocessing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from dragoman_export.data.batches import CorpusPart
 from dragoman_export.errors import CheckpointConflictError, DivergenceError
 from dragoman_export.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from dragoman_export.training.loop import Trainer
+from dragoman_export.training.loop import Trainer, in_thread
 from dragoman_export.training.ranks import Ranks
 from dragoman_export.training.report import Record, read_log
 from dragoman_export.training.text import TrainingText
@@ -245,3 +246,18 @@ def test_diverged_run_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
         resume(tmp_path, max_steps=99, checkpoint_interval=1).run()
 
     assert list_checkpoints(tmp_path / "checkpoints") == [path]
+
+
+def test_process_that_is_forked_while_an_epoch_is_prepared_ends_without_error() -> None:
+    def exit_code(argument: int) -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=abs, args=(argument,))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    assert in_thread(exit_code, 1).result() == 0
+
+
+def test_error_of_a_thread_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda number: 1 / number, 0).result()
