@@ -49,8 +49,8 @@ _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
 def in_thread(task: Callable[[int], Any], number: int) -> Future[Any]:
     """Call a function in a thread of its own.
 
-    A process that is forked in a thread of a `ThreadPoolExecutor`, such as a worker of a DataLoader, ends with an error:
-    it waits for that thread.
+    A process forked in a thread of a `ThreadPoolExecutor`, such as a worker of a DataLoader, waits for that thread at
+    its end, and fails.
     """
     future: Future[Any] = Future()
 
