@@ -32,7 +32,7 @@ def dump(*_):
     with open(path + ".part", "w") as file:
         file.write("\\n".join(names))
     os.rename(path + ".part", path)
-signal.signal(signal.SIGUSR1, dump)
+signal.signal(signal.SIGRTMIN, dump)
 threading.setprofile(profile)
 sys.setprofile(profile)
 """
@@ -73,7 +73,7 @@ def _dump(pids: list[int], directory: Path, number: int) -> dict[int, set[str]]:
     time.sleep(0.05)  # the log line follows the response
     files = {}
     for process in pids:
-        os.kill(process, signal.SIGUSR1)
+        os.kill(process, signal.SIGRTMIN)
         path = directory / f"{process}.{number}"
         while not path.exists():
             time.sleep(0.001)
