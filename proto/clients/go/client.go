@@ -86,7 +86,7 @@ func NewClient(target string, options Options) (*Client, error) {
 	connection, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultServiceConfig(serviceConfig(attempts)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 20 * time.Second}),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallSendMsgSize(4<<20), grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxRetryRPCBufferSize(4<<20)),
 		grpc.WithUnaryInterceptor(defaults.unary),

@@ -64,7 +64,7 @@ class ChannelSettings:
     is_waiting_for_ready: bool = False
     """True: calls wait for a connection until their deadline. False: they fail after `retry` with UNAVAILABLE."""
 
-    keepalive_time_s: float = 60.0
+    keepalive_time_s: float = 10.0
     """Idle time after which a connection with calls is pinged, 10 to 7,200; servers reject more frequent pings."""
 
     keepalive_timeout_s: float = 20.0
@@ -118,6 +118,9 @@ def channel_options(
         ("grpc.service_config", json.dumps(service_config(settings, balancing))),
         ("grpc.keepalive_time_ms", round(settings.keepalive_time_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
+        # An unanswered ping that measures the bandwidth delays the ping of keepalive; its default timeout is 60 s.
+        ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),  # default: one ping a minute after two pings without data
         ("grpc.max_send_message_length", settings.max_request_bytes),
         ("grpc.max_receive_message_length", settings.max_response_bytes),
         # gRPC does not retry calls whose messages exceed this size; its default is 256 KiB.

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.client import AsyncTranslationClient, TranslationClient
+from dragoman.client import AsyncTranslationClient, TranslationClient, UnavailableError
 from dragoman.client.channel import ChannelSettings, RetrySettings
 from dragoman.client.request import DecodingOptions
+from tests.integration.proxy import Proxy
 from tests.integration.running_server import RunningServer, running_server
 from tests.unit.proto.scripted_server import EN_DE
 
@@ -64,3 +65,22 @@ async def test_draining_replica_is_skipped(tiny_model: Path) -> None:
         results = [await client.translate(["A man."], **EN_DE) for _ in range(6)]
 
     assert [len(result) for result in results] == [1] * 6
+
+
+@pytest.mark.slow
+async def test_keepalive_ends_the_calls_of_a_dead_server(tiny_model: Path) -> None:
+    settings = ChannelSettings(keepalive_timeout_s=1, retry=ONE_ATTEMPT.retry)
+    async with (
+        running_server(tiny_model) as server,
+        Proxy(server.port) as proxy,
+        AsyncTranslationClient(f"127.0.0.1:{proxy.port}", channel=settings) as client,
+    ):
+        server.model.halt()
+        document = asyncio.ensure_future(anext(client.translate_document("A man.", **EN_DE)))
+        await server.model.halted_step()
+        proxy.vanish()
+
+        async with asyncio.timeout(settings.keepalive_timeout_s + 14):  # pings every 10 s
+            with pytest.raises(UnavailableError):
+                await document
+        server.model.resume()

@@ -68,6 +68,8 @@ def test_settings_become_channel_options() -> None:
     assert options == {
         "grpc.keepalive_time_ms": 10_500,
         "grpc.keepalive_timeout_ms": 1500,
+        "grpc.http2.ping_timeout_ms": 1500,
+        "grpc.http2.max_pings_without_data": 0,
         "grpc.max_send_message_length": 4096,
         "grpc.max_receive_message_length": 8192,
         "grpc.per_rpc_retry_buffer_size": 4096,

@@ -1,10 +1,12 @@
 // Command conformance runs the scenario that all clients run against one server: conformance SERVER.json prints the results.
 // conformance rollout TARGET SECONDS calls a server while it is replaced.
+// conformance dead-server TARGET prints the code of a stream whose server dies after the second request.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -117,9 +119,26 @@ func rollout(target string, seconds string) {
 		"calls": calls, "failed": failed, "longest_s": longest.Seconds()}))
 }
 
+// deadServer calls each kind of method without a timeout, and prints the code of the stream.
+func deadServer(target string) {
+	client, ctx := must(dragoman.NewClient(target, dragoman.Options{})), context.Background()
+	must(client.Translation.Translate(ctx, request(nil, "Hello.")))
+	document(client)
+	call := must(client.Translation.TranslateStream(ctx))
+	must(0, call.Send(request(nil, "Hello.")))
+	must(call.Recv())
+	must(0, call.Send(request(nil, "Hello.")))
+	_, err := call.Recv()
+	fmt.Println(strings.ToUpper(status.Code(err).String()))
+}
+
 func main() {
-	if os.Args[1] == "rollout" {
+	switch os.Args[1] {
+	case "rollout":
 		rollout(os.Args[2], os.Args[3])
+		return
+	case "dead-server":
+		deadServer(os.Args[2])
 		return
 	}
 	must(0, json.Unmarshal(must(os.ReadFile(os.Args[1])), &server))

@@ -78,7 +78,7 @@ export class TranslationClient {
     const channelOptions = {
       interceptors: [callDefaults(timeoutS === undefined ? undefined : checkedTimeout(timeoutS), key)],
       "grpc.service_config": serviceConfig(maxAttempts),
-      "grpc.keepalive_time_ms": 60_000,
+      "grpc.keepalive_time_ms": 10_000,
       "grpc.keepalive_timeout_ms": 20_000,
       "grpc.max_send_message_length": 4 * 2 ** 20,
       "grpc.max_receive_message_length": 16 * 2 ** 20,

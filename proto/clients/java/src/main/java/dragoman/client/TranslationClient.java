@@ -46,7 +46,7 @@ public final class TranslationClient implements AutoCloseable {
         Grpc.newChannelBuilder(target, credentials(tls))
             .enableRetry()
             .defaultServiceConfig(serviceConfig(options.maxAttempts()))
-            .keepAliveTime(60, TimeUnit.SECONDS)
+            .keepAliveTime(10, TimeUnit.SECONDS)
             .keepAliveTimeout(20, TimeUnit.SECONDS)
             .maxInboundMessageSize(16 << 20)
             .perRpcBufferLimit(4 << 20)
