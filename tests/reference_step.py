@@ -26,7 +26,7 @@ from dragoman_service.runtimes.native.library import (
 )
 
 INSTRUCTION_SETS: Final = (
-    ("i8mm", "dotprod", "neon") if platform.machine() == "aarch64" else ("avx512", "avxvnni", "avx512bw", "avx2")
+    ("i8mm", "dotprod", "neon") if platform.machine() == "aarch64" else ("amx", "avx512", "avxvnni", "avx512bw", "avx2")
 )
 """Instruction sets of the library on this architecture."""
 

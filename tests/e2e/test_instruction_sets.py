@@ -49,7 +49,8 @@ class Emulator:
 
 ARM: Final = "aarch64"
 X86: Final = "x86_64"
-EMULATORS: Final = {  # QEMU 7.2 does not emulate AVX-512 and AVX-VNNI
+EMULATORS: Final = {  # QEMU 7.2 does not emulate AMX, AVX-512 and AVX-VNNI
+    "amx": None,
     "avx512": None,
     "avxvnni": None,
     "avx512bw": None,
@@ -58,12 +59,13 @@ EMULATORS: Final = {  # QEMU 7.2 does not emulate AVX-512 and AVX-VNNI
     "dotprod": Emulator("qemu-aarch64-static", "neoverse-n1", frozenset({"dotprod", "neon"})),
     "neon": Emulator("qemu-aarch64-static", "cortex-a53", frozenset({"neon"})),
 }
-ARCHITECTURES: Final = {name: X86 if name.startswith("avx") else ARM for name in EMULATORS}
+ARCHITECTURES: Final = {name: X86 if name[0] == "a" else ARM for name in EMULATORS}
 SHAPES: Final[list[dict[str, Any]]] = [
     {"head_size": 8, "num_heads": 1, "ffn_size": 1, "num_layers": 1, "vocabulary_size": 33},
     {"head_size": 24, "num_heads": 3, "ffn_size": 63, "vocabulary_size": 63, "is_pre_norm": False},
     {"head_size": 40, "activation": "gelu", "embedding_norm": True, "projection_bias": True},
     {"head_size": 64, "activation": "swish", "ffn_size": 65, "tied_embeddings": "decoder"},
+    {"head_size": 64, "num_heads": 2, "ffn_size": 192, "num_layers": 1, "vocabulary_size": 200},
     {"head_size": 128, "activation": "swiglu", "ffn_size": 43, "tied_embeddings": "none", "norm_kind": "rms"},
     {"head_size": 32, "num_heads": 4, "ffn_size": 130, "vocabulary_size": 3000},
 ]
@@ -104,7 +106,7 @@ def _run_random_decoders(library: Library) -> None:
             crosses[1].flat[0] = np.nan
             for cross in crosses[1:]:
                 batch.add(cross, np.arange(0, size, 2))
-            for shape in ((3, 4), (3, 3)):
+            for shape in ((3, 4), (3, 11), (3, 3)):
                 batch.step(generator.integers(size, size=shape), generator.integers(4, size=shape), size)
             batch.keep([2, 0])
             batch.step(generator.integers(size, size=(2, 1)), np.zeros((2, 1)), size)

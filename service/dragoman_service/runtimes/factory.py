@@ -1,5 +1,6 @@
 """Choice between ONNX Runtime and the native engine."""
 
+import contextlib
 import logging
 from typing import Any
 
@@ -12,13 +13,14 @@ from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 from dragoman_service.errors import ConfigError
 from dragoman_service.runtimes.native.library import (
     BackendUnsupportedError,
+    Library,
     NativeNetwork,
     NetworkArrays,
     check_architecture,
     load_library,
 )
 from dragoman_service.runtimes.native.step_model import NativeStepModel
-from dragoman_service.runtimes.onnx.session import place
+from dragoman_service.runtimes.onnx.session import place, read_cpu_info
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.runtimes.shortlist import open_shortlist
@@ -39,7 +41,7 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
     if settings.engine != "onnxruntime":
         try:
             network = _open_network(bundle, settings)
-            reason = f"int8 weights and CPU with {network.instruction_set}"
+            reason = f"int8 weights and CPU with {network.instruction_set}{_refused_tiles(network.library)}"
         except BackendUnsupportedError as error:
             reason = str(error)
             if settings.engine == "native":
@@ -87,6 +89,14 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
         encoder=_arrays(weights.encoder, content) if weights.encoder else None,
         instruction_set=instruction_set,
     )
+
+
+def _refused_tiles(library: Library) -> str:
+    # What the reason of the choice says if the CPU has AMX and the system does not permit it.
+    with contextlib.suppress(OSError):
+        if "amx" not in library.instruction_sets and "amx_int8" in read_cpu_info():
+            return "; the system does not permit its AMX"
+    return ""
 
 
 def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:

@@ -41,11 +41,11 @@ class RuntimeSettings(SettingsSection):
     ONNX graphs of the bundle. `auto` uses the native engine if it is installed, the CPU has one of its instruction
     sets, and the bundle describes its int8 weights; otherwise ONNX Runtime. The choice and its reason are logged."""
 
-    instruction_set: Literal["auto", "avx512", "avxvnni", "avx512bw", "avx2", "i8mm", "dotprod", "neon"] = "auto"
-    """CPU instructions of the native engine. On x86-64: AVX-512 with VNNI, AVX2 with VNNI, AVX-512 without VNNI, or
-    AVX2. On ARM: NEON with products of byte matrices, NEON with dot products, or NEON. `auto` uses the fastest set in a
-    self-test of 1 ms. All sets give the same translations; the model fails to load if the CPU does not have the set, or
-    if the native engine is not used."""
+    instruction_set: Literal["auto", "amx", "avx512", "avxvnni", "avx512bw", "avx2", "i8mm", "dotprod", "neon"] = "auto"
+    """CPU instructions of the native engine. On x86-64: AMX, AVX-512 with VNNI, AVX2 with VNNI, AVX-512 without VNNI,
+    or AVX2. On ARM: NEON with products of byte matrices, NEON with dot products, or NEON. `auto` uses the fastest set
+    in a self-test of 1 ms. All sets give the same translations; the model fails to load if the CPU does not have the
+    set, or if the native engine is not used."""
 
     shortlist: bool = False
     """Restrict the target vocabulary of each segment to the tokens that the bundle's shortlist lists for its source.

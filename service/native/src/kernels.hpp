@@ -157,6 +157,7 @@ struct Kernels {
 #define NOINLINE static __attribute__((noinline))
 
 // On x86-64.
+const Kernels* amx_kernels();
 const Kernels* avx512_kernels();
 const Kernels* avx512bw_kernels();
 const Kernels* avxvnni_kernels();

@@ -2,6 +2,10 @@
 // leaves a function.
 #ifdef __aarch64__
 #include <sys/auxv.h>
+#else
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -48,17 +52,31 @@ int guarded(const Call& call) noexcept {
 
 // Names of all instruction sets, the widest first, and the kernels of a set that this CPU has.
 #ifdef __x86_64__
-constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx512bw", "avx2"};
+constexpr const char* kInstructionSets[] = {"amx", "avx512", "avxvnni", "avx512bw", "avx2"};
+
+// Whether the CPU has tiles of bytes, and the system lets this process use them.
+bool may_use_tiles(bool has_avx512) {
+#ifdef EMULATED_TILES
+  (void)has_avx512;
+  return true;
+#else
+  constexpr unsigned kTiles = 1u << 24, kTilesOfBytes = 1u << 25;  // of leaf 7, EDX
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;      // ARCH_REQ_XCOMP_PERM, the state component
+  unsigned eax, ebx, ecx, edx;
+  return has_avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && edx & kTiles && edx & kTilesOfBytes &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#endif
+}
 
 const Kernels* usable(const std::string& name) {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
-  if (name == "avx512" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
-    return dragoman::avx512_kernels();
-  if (name == "avx512bw" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    return dragoman::avx512bw_kernels();
+  const bool has_avx512bw = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool has_avx512 = has_avx512bw && __builtin_cpu_supports("avx512vnni");
+  if (name == "amx" && may_use_tiles(has_avx512)) return dragoman::amx_kernels();
+  if (name == "avx512" && has_avx512) return dragoman::avx512_kernels();
+  if (name == "avx512bw" && has_avx512bw) return dragoman::avx512bw_kernels();
   if (name == "avxvnni" && __builtin_cpu_supports("avxvnni")) return dragoman::avxvnni_kernels();
   if (name == "avx2") return dragoman::avx2_kernels();
   return nullptr;

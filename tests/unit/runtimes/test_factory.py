@@ -45,7 +45,7 @@ def library() -> Library:
 @pytest.mark.parametrize(
     ("variant", "settings", "engine", "reason"),
     [
-        ({}, {}, NativeStepModel, "int8 weights and CPU with avx"),
+        ({}, {}, NativeStepModel, "int8 weights and CPU with "),
         ({}, {"engine": "onnxruntime"}, OnnxStepModel, "configured"),
         ({}, {"precision": "fp32"}, OnnxStepModel, "does not describe int8 weights of its decoder for fp32"),
         ({"num_kv_heads": 1}, {}, OnnxStepModel, "1 key and value heads .* 2 query heads"),
@@ -105,6 +105,20 @@ def test_library_of_another_version_is_rejected(bundle: Bundle, monkeypatch: pyt
     assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
     with pytest.raises(ConfigError, match=r"version 0\.1\.9, expected 0\.2\.0; .*pip install 'dragoman\[serve\]'"):
         open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
+
+
+def test_log_says_that_the_system_does_not_permit_amx(
+    library: Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = next(each for each in library.instruction_sets if each != "amx")
+    monkeypatch.setattr(Library, "instruction_sets", (name,))
+    monkeypatch.setattr("dragoman_service.runtimes.factory.read_cpu_info", lambda: "flags: avx2 amx_int8")
+
+    with caplog.at_level("INFO"):
+        open_step_model(bundle, _CPU)
+
+    (record,) = (each for each in caplog.records if each.msg == "decoder engine chosen")
+    assert record.reason == f"int8 weights and CPU with {name}; the system does not permit its AMX"  # type: ignore[attr-defined]
 
 
 def test_library_with_another_abi_version_is_rejected(

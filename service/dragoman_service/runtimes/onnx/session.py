@@ -88,7 +88,7 @@ _SMALL_WEIGHTS_BYTES = 16 << 20
 """Maximum size of a network for which additional threads do not reduce latency. Measured: with two threads, a step
 takes 75 % of the time of one thread with 60 MB of weights, and 100 % with 9 MB."""
 
-_read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
+read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
 
 
 def cuda_fault(
@@ -313,7 +313,7 @@ def session_options(
     return options
 
 
-def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] = _read_cpu_info) -> bool:
+def multiplies_u8s8_exactly(architecture: str | None = None, read_info: Callable[[], str] = read_cpu_info) -> bool:
     """Return whether int8 products of unsigned and signed bytes are exact on a CPU, by default the CPU of this machine.
 
     x86 CPUs without VNNI add pairs of products in 16 bits with saturation, which would silently change translations.
@@ -321,7 +321,7 @@ def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Call
     if (architecture or platform.machine()).lower() not in ("x86_64", "amd64"):
         return True
     try:
-        return "vnni" in read_cpu_info()
+        return "vnni" in read_info()
     except OSError:
         return False
 

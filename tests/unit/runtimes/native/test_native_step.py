@@ -175,6 +175,32 @@ def test_results_do_not_depend_on_batch_threads_or_instruction_set(library: Libr
             assert _in_company(packed, crosses, steps, num_threads) == alone
 
 
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("num_rows", [7, 8, 15, 16, 17, 31, 32, 33, 49, 80])
+def test_rows_of_large_batches_do_not_depend_on_their_number(library: Library, num_rows: int, scales: str) -> None:
+    decoder = Decoder.drawn(
+        generator := np.random.default_rng(num_rows),
+        head_size=64,
+        num_heads=2,
+        ffn_size=192,
+        num_layers=1,
+        vocabulary_size=200,
+        **SCALES[scales],
+    )
+    cross = decoder.cross(generator, 9)
+    ids = generator.integers(200, size=(1, num_rows))
+    with LibraryBatch(decoder.packed(library), [cross]) as batch:
+        together = batch.step(ids, np.zeros_like(ids), 5)
+
+    for name in library.instruction_sets:
+        with LibraryBatch(decoder.packed(library, name), [cross]) as batch:
+            assert _bits(batch.step(ids, np.zeros_like(ids), 5), 0) == _bits(together, 0)
+    for row in (0, num_rows // 2, num_rows - 1):
+        with LibraryBatch(decoder.packed(library), [cross]) as batch:
+            alone = batch.step(ids[:, [row]], np.zeros((1, 1), dtype=ids.dtype), 5)
+        assert all((one[0, 0] == many[0, row]).all() for one, many in zip(alone, together, strict=True))
+
+
 def _in_company(packed: NativeNetwork, crosses: list[Any], steps: list[Any], num_threads: int) -> list[list[bytes]]:
     """Return the results of three segments, of which the second and third join later, in changing order."""
     found: list[list[bytes]] = [[], [], []]
