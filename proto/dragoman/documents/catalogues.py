@@ -16,6 +16,7 @@ from dragoman.documents.content import FileFormatError, FileSegment, has_words
 from dragoman.documents.formats import ReadOptions
 from dragoman.documents.tagged_text import Piece, TaggedText
 
+_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 _XLIFF = re.compile(r"\{urn:oasis:names:tc:xliff:document:(1\.1|1\.2|2\.\d)\}xliff")
 _XLIFF_PAIRS = frozenset(("g", "mrk", "pc"))  # inline elements whose content is text; others replace code
 _MAX_PLURAL_FORMS = 6  # maximum in CLDR (Arabic)
@@ -179,6 +180,8 @@ class _Unit:
             before.addnext(target)
             if target.tail is None:
                 target.tail = before.tail
+            if _SPACE in self.source.attrib:
+                target.set(_SPACE, self.source.get(_SPACE))
         for child in list(target):
             target.remove(child)
         target.text = None
@@ -223,7 +226,7 @@ def _xliff_units(tree: Any) -> Iterator[_Unit]:
             source = next(parent.iterchildren("{*}source"), None)
         if source is None or _inherited(parent, "translate") == "no":
             continue
-        keeps_space = _inherited(source, "{http://www.w3.org/XML/1998/namespace}space") == "preserve"
+        keeps_space = _inherited(source, _SPACE) == "preserve"
         pieces: list[Piece] = []
         elements: list[Any] = []
         for piece, element in _pieces(source, keeps_space=keeps_space):

@@ -246,7 +246,10 @@ def test_long_line_is_split_into_segments(tmp_path: Path) -> None:
         (
             "units.xliff",
             3,
-            ['<target>A <pc id="1">PAIRED</pc> CODE<ph id="2"/></target>', "<target>  TWO  SPACES</target>"],
+            [
+                '<target>A <pc id="1">PAIRED</pc> CODE<ph id="2"/></target>',
+                '<target xml:space="preserve">  TWO  SPACES</target>',
+            ],
         ),
     ],
 )
