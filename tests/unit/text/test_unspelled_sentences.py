@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman_service.datatypes import TranslationWarning, WarningKind
-from dragoman_service.request import RequestContext, Term
+from dragoman_service.request import RequestContext, Term, TextFormat
 from tests.unit.text.text_fakes import (
     CharacterTokenizer,
     FakeModel,
@@ -101,6 +101,23 @@ def test_unspelled_words_of_a_sentence_are_placeholders(text: str, sources: list
     assert untranslated(translation.warnings, text) == []
     unspelled = [word for word in text.split() if not all(map(LatinTokenizer().spells, word))]
     assert all(word in translation.hypotheses[0].text for word in unspelled)
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("Take ∑<b>i</b> and λ<b>k</b> now.", "Take 2013 i and 1947 k now."),
+        ("Let π<b>1</b> and π<b>2</b> go.", "Let 2013 1 and 1947 2 go."),
+        ("Let Ж<b>u</b> and <i>un</i>Ж go.", "Let 2013 u and un 1947 go."),
+    ],
+)
+def test_unspelled_part_of_a_word_that_a_tag_divides_is_a_placeholder(text: str, source: str) -> None:
+    model = latin_model()
+
+    (translation,) = translate(model, text, format=TextFormat.HTML).translations
+
+    assert [source_text(segment) for segment in model.scheduler.segments][:1] == [source]
+    assert all(char in translation.hypotheses[0].text for char in text if not LatinTokenizer().spells(char))
 
 
 @pytest.mark.parametrize("text", ["", "...", "😀😀", "☃", "→ ⌘", "{name}", "- 😀\n- ☃"])

@@ -59,10 +59,12 @@ def protected_units(
 ) -> list[TextUnit]:
     """Return a unit with placeholders for its protected spans, and the units inside those spans.
 
-    Tags of plain texts become codes. A span that a tag divides is not protected. In the messages of a plural, `#`
-    is the number. `spans` are those that `protection` finds; None: they are found here.
+    Tags of plain texts become codes. Of a span that a tag divides, each part is protected if it is a span itself. In
+    the messages of a plural, `#` is the number. `spans` are those that `protection` finds; None: they are found here.
     """
     spans = protection.find(unit.text, check) if spans is None else spans
+    if unit.codes:
+        spans = list(_undivided(unit, spans, protection, check))
     if is_plural:
         spans = with_number_signs(spans, unit.text, check)
     units = [with_placeholders(unit, spans, placeholders, check)] if spans else [unit]
@@ -75,6 +77,31 @@ def protected_units(
             inner = replace(unit.part(message, check), escapes=escapes)
             units += protected_units(inner, protection, placeholders, is_plural=has_number, check=check)
     return units
+
+
+def _undivided(
+    unit: TextUnit, spans: Sequence[ProtectedSpan], protection: Protection, check: Check
+) -> Iterator[ProtectedSpan]:
+    # The spans, and in place of a span that tags divide, the spans of its parts.
+    codes = [code for code in unit.codes if code.kind not in _INSIDE_SPANS]
+    index = 0
+    for protected in spans:
+        check()
+        span = protected.span
+        while index < len(codes) and codes[index].end <= span.start:
+            index += 1
+        last = index
+        while last < len(codes) and codes[last].start < span.end:
+            last += 1
+        if last == index or protected.messages:
+            yield protected
+            continue
+        starts = (span.start, *(code.end for code in codes[index:last]))
+        ends = (*(code.start for code in codes[index:last]), span.end)
+        for start, end in zip(starts, ends, strict=True):
+            for part in protection.find(unit.text[start:end], check):
+                if not part.messages:
+                    yield replace(part, span=Span(start=start + part.span.start, end=start + part.span.end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dragoman_service.datatypes import Span
 from dragoman_service.text.segmentation import Check
 
 SUPERSCRIPT = re.compile(
-    r"(?:(?<=[\w)])(?<![^\W\d_]{4})|(?<=</su[bp]>))<(?P<name>su[bp])>(?P<digits>[-+\u2212]?\d{1,4}[-+\u2212]?)</(?P=name)>",
+    r"(?:(?<=(?u:[\w)]))(?<![^\W\d_]{4})|(?<=</su[bp]>))<(?P<name>su[bp])>(?P<digits>[-+\u2212]?\d{1,4}[-+\u2212]?)</(?P=name)>",
     re.IGNORECASE | re.ASCII,
 )
 _CHARACTERS = {

@@ -16,6 +16,7 @@ READ = [
     ("3.5 m/s<sup>2</sup> today", "3.5 m/s² today"),
     ("(a + b)<sup>2</sup>", "(a + b)²"),
     ("x<sub>1</sub> and x<sub>2</sub>", "x₁ and x₂"),
+    ("π<sub>1</sub> and λ<sub>12</sub>", "π₁ and λ₁₂"),
     ("a m<sup>2</sup> <b>m<sup>3</sup></b>", "a m² m³"),
 ]
 
