@@ -1,4 +1,4 @@
-"""Abbreviations with fixed translations, and names with initials.
+"""Abbreviations with fixed translations, and names with initials or an apostrophe.
 
 Models read `e.g.` as two letters and `No. 5` as the word no. The translation of such an abbreviation is the same in
 every sentence, so it is protected like a term. The tables contain only forms without gender, case and number. An
@@ -123,6 +123,8 @@ _INITIALS = (
 _TITLED = (
     rf"(?P<title>(?:(?:Prof|Dr)\.{_SPACE}){{1,3}}(?:[{_UPPER}]\.{_SPACE}?){{0,3}}[{_UPPER}][^\W\d_]{{1,40}}(?!\w))"
 )
+# In English and German; in French and Italian, `L'Europe` is an article and a noun.
+_APOSTROPHE_NAME = r"(?<![\w.])(?P<apostrophe>(?!I)[A-Z]['’](?!(?:All|Clock)\b)[A-Z][a-zß-öø-ÿ]{2,40}(?!\w))"
 _GERMAN_DAY = "(?:Mo|Di|Mi|Do|Fr|Sa|So)"
 _GERMAN_DAYS = rf"(?P<days>{_GERMAN_DAY}(?:[.,/]?{_SPACE}?{_GERMAN_DAY}){{3,6}}(?!\w))"  # a row of a calendar
 # Neither an amount with a thousands separator nor a quantity: `No. 5 million people`.
@@ -162,7 +164,7 @@ class _Abbreviations:
 
 
 class AbbreviationFinder:
-    """Finds abbreviations of English and German, and names with initials in every language."""
+    """Finds abbreviations and names with an apostrophe of English and German, and initials in every language."""
 
     def __init__(self, source_language: str, target_language: str) -> None:
         """Take two BCP-47 tags; only their primary subtags matter."""
@@ -207,7 +209,7 @@ class AbbreviationFinder:
             name = _STREET_NAME_REVERSED.match(text[max(begin, start - _MAX_STREET_CHARACTERS) : start][::-1])
             start -= name.end() if name else 0
             target = text[start:end]
-        elif match.lastgroup in {"title", "days"}:
+        elif match.lastgroup in {"title", "days", "apostrophe"}:
             target = match[0]
         elif match.lastgroup == "name":
             target = self._abbreviations.names[match["name"]]
@@ -306,7 +308,8 @@ def _abbreviations(source: str, target: str) -> _Abbreviations:
             references = _DE_EN_REFERENCES
             others = rf"{_INITIALS})|(?:{_TITLED})|(?:{_GERMAN_DAYS})|(?:{_STREET}"
         case _:
-            initials, nothing = re.compile(rf"(?<![\w.]){_INITIALS}"), re.compile(r"(?!)(?P<label>)")
+            apostrophe = rf"|{_APOSTROPHE_NAME}" if source in {"en", "de"} else ""
+            initials, nothing = re.compile(rf"(?<![\w.]){_INITIALS}{apostrophe}"), re.compile(r"(?!)(?P<label>)")
             return _Abbreviations(
                 words={},
                 last=frozenset(),
@@ -332,7 +335,7 @@ def _abbreviations(source: str, target: str) -> _Abbreviations:
     openers = {key.split()[0] for key in keys}
     begins = rf"(?=[^\W\d]{{1,16}}+\.|{_any(opener for opener in openers if not _SIMPLE.match(opener))})"
     abbreviation = rf"(?P<word>{word})|(?P<citation>{citation})|(?P<name>(?:{_any(names)})\b)"
-    expression = rf"(?<![\w.]){begins}(?:{abbreviation}|{others})"
+    expression = rf"(?<![\w.]){begins}(?:{abbreviation}|{others})|(?:{_APOSTROPHE_NAME})"
     return _Abbreviations(
         words={
             _folded(key): (key, translation)

@@ -232,6 +232,16 @@ def test_initials_and_surname_are_unchanged(initials: str, surname: str, languag
     assert marked == f"George [{initials} {surname}] wrote it."
 
 
+@pytest.mark.parametrize("languages", [("en", "de"), ("de", "en"), ("en", "fr")])
+def test_name_with_an_apostrophe_is_unchanged(languages: tuple[str, str]) -> None:
+    text = "O'Brien's and D’Angelo met O'Neill: I'Ll go at five O'Clock, IT'S Y'All and l'Or."
+
+    marked = _marked(AbbreviationFinder(*languages), text)
+
+    assert marked == "[O'Brien]'s and [D’Angelo] met [O'Neill]: I'Ll go at five O'Clock, IT'S Y'All and l'Or."
+    assert AbbreviationFinder("fr", "en").add_to((), "L'Europe et D'Artagnan") == []
+
+
 @pytest.mark.parametrize("languages", [("fr", "de"), ("en", "fr"), ("de", "de"), ("", "")])
 def test_other_pairs_have_no_abbreviations(languages: tuple[str, str]) -> None:
     text = "See No. 5, e.g. apples, z. B. Äpfel, usw., § 5 BGB, Bahnhofstr. 5"
