@@ -261,12 +261,8 @@ class DeepLApi(VendorApi):
         )
 
     async def _list_pairs(self, _context: HttpContext, _call: Call, _body: bytes) -> bytes:
-        pairs = [
-            {"source_lang": source, "target_lang": target}
-            for source, targets in sorted(self.language_pairs().items())
-            for target in sorted(targets)
-        ]
-        return to_json({"supported_languages": pairs})
+        # Clients such as Weblate create a glossary for a listed pair, and translate nothing if that fails.
+        return to_json({"supported_languages": []})
 
     async def _get_usage(self, _context: HttpContext, call: Call, _body: bytes) -> bytes:
         return to_json({"character_count": self.usage.of(call.caller), "character_limit": _UNLIMITED})

@@ -11,6 +11,7 @@ from tests.integration.running_server import http_client, running_server
 
 KEY = {"authorization": "DeepL-Auth-Key any"}
 EXTENSION = {"origin": "moz-extension://5a1c-22", "sec-fetch-site": "cross-site"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
 TEXT = "A man rides a bicycle."
 
 
@@ -50,6 +51,10 @@ TRANSLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "/translate",
         {"json": {"q": [f"<p>{TEXT}</p>"], "source": "auto", "target": "de", "format": "html", "api_key": None}},
     ),
+    "Mastodon, DeepL, unknown source": (
+        "/v2/translate",
+        {"headers": {**KEY, **FORM}, "content": f"text={TEXT}&source_lang&target_lang=de&tag_handling=html"},
+    ),
     "OmegaT, DeepL": (
         "/v2/translate",
         {"headers": KEY, "data": {"text": TEXT, "target_lang": "DE-DE", "source_lang": "EN", "split_sentences": "0"}},
@@ -81,7 +86,6 @@ async def test_translation_request_of_an_application_is_answered(http: httpx.Asy
         "/v2/languages?type=source",
         "/v2/languages?type=target",
         "/v2/languages?enable_beta_languages=1&type=source",
-        "/v2/glossary-language-pairs",
         "/v2/glossaries",
         "/v2/usage",
         "/languages",
@@ -89,6 +93,13 @@ async def test_translation_request_of_an_application_is_answered(http: httpx.Asy
 )
 async def test_other_requests_of_applications_are_answered(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path, headers=KEY)).status_code == 200
+
+
+async def test_weblate_uploads_no_glossary(http: httpx.AsyncClient) -> None:
+    # For a listed pair, Weblate uploads the glossary of the project. If that fails, it translates nothing.
+    pairs = (await http.get("/v2/glossary-language-pairs", headers=KEY)).json()
+
+    assert pairs == {"supported_languages": []}
 
 
 async def test_key_of_tolgee_in_the_form_is_rejected(http: httpx.AsyncClient) -> None:
