@@ -46,7 +46,7 @@ class StoredBuckets:
         seconds, microseconds = divmod(round(self._clock() * 1e6), 1_000_000)
         self._store.set("now", f'["{EPOCH_S + seconds}", "{microseconds}"]')
         numbers = [number for i, amount in amounts for number in (self.rates[i], self.capacities[i], amount)]
-        rejected, wait_s = self._run(keys=[f"bucket-{i}" for i, _ in amounts], args=numbers)
+        rejected, wait_s, self.num_reset = self._run(keys=[f"bucket-{i}" for i, _ in amounts], args=numbers)
         return rejected, float(wait_s)
 
 
@@ -102,6 +102,30 @@ def test_a_clock_that_is_set_back_holds_nobody_up_for_longer(store: Any) -> None
     clock.advance(5.0)
 
     assert stored.take((0, 5)) == (0, 0.0)
+
+
+@pytest.mark.parametrize("used", ["", "x", "nan", "inf", "-inf", "-1", "1e308", "1e400", "1,5", "\0", "9" * 400])
+@pytest.mark.parametrize("field", ["used", "at"])
+def test_damaged_number_is_reset(store: Any, field: str, used: str) -> None:
+    stored = StoredBuckets(store, ManualClock(), [1.0], [10.0])
+    store.hset("bucket-0", mapping={"used": 5, "at": EPOCH_S, field: used})
+
+    assert stored.take((0, 10)) == (0, 0.0)
+
+    assert stored.num_reset == 1
+    assert stored.take((0, 5)) == (1, 5.0)
+    assert stored.num_reset == 0
+
+
+def test_key_of_another_type_is_reset_without_effect_on_other_buckets(store: Any) -> None:
+    stored = StoredBuckets(store, ManualClock(), [1.0, 1.0], [10.0, 10.0])
+    assert stored.take((1, 10)) == (0, 0.0)
+    store.set("bucket-0", "a text")
+
+    assert stored.take((0, 10), (1, 5)) == (2, 5.0)
+    assert stored.num_reset == 1
+
+    assert stored.take((0, 10)) == (0, 0.0)
 
 
 def test_a_limit_that_changes_leaves_what_was_used(store: Any) -> None:

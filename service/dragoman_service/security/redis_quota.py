@@ -1,5 +1,6 @@
 """Token buckets in Redis or Valkey; the key of a bucket expires when the bucket is full."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,18 +13,31 @@ from dragoman_service.security.rate_limits import Charge
 from dragoman_service.security.shared_quota import Shortfall
 from dragoman_service.security.tls import WatchedFiles
 
+log = logging.getLogger(__name__)
+
 _SETTING = "access.quota_store_url_file"
 _MAX_CONNECTIONS = 16  # of one replica; further calls wait for a connection until the timeout
 
 SCRIPT = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local used, rejected, wait = {}, 0, 0
+local used, rejected, wait, num_reset = {}, 0, 0, 0
+local function is_valid(number)
+  return number and number >= 0 and number <= 1e15
+end
 for i, key in ipairs(KEYS) do
   local rate, capacity, amount = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
-  local kept = redis.call('HMGET', key, 'used', 'at')
-  local passed = math.max(0, now - tonumber(kept[2] or now))
-  used[i] = math.max(0, tonumber(kept[1] or 0) - passed * rate)
+  local kept = redis.pcall('HMGET', key, 'used', 'at')
+  local is_other_type = kept.err and string.find(kept.err, '^WRONGTYPE')
+  if kept.err and not is_other_type then
+    return kept
+  end
+  local stored, at = tonumber(kept[1] or 0), tonumber(kept[2] or now)
+  if is_other_type or not (is_valid(stored) and is_valid(at)) then
+    redis.call('DEL', key)
+    stored, at, num_reset = 0, now, num_reset + 1
+  end
+  used[i] = math.max(0, stored - math.max(0, now - at) * rate)
   local missing = used[i] + math.min(amount, capacity) - capacity
   if amount > 0 and missing > 0 and rejected == 0 then
     rejected, wait = i, missing / rate
@@ -39,13 +53,14 @@ for i, key in ipairs(KEYS) do
     redis.call('DEL', key)
   end
 end
-return {rejected, string.format('%.17g', wait)}
+return {rejected, string.format('%.17g', wait), num_reset}
 """
 """Takes amounts from all buckets or from none.
 
 KEYS are the buckets; ARGV has three values for each: rate in 1/s, capacity, amount (negative: a refund). A key stores
 the used amount, so that an unused bucket needs no key and a changed limit does not change the used amount. Returns the
-number of the first bucket without the amount (0: none) and the seconds until it contains the amount.
+number of the first bucket without the amount (0: none), the seconds until it contains the amount, and the number of
+buckets that were reset because their values were damaged: of another type, not finite, negative or above 1e15.
 """
 
 
@@ -73,7 +88,7 @@ class RedisBuckets:
     async def take(self, charges: Sequence[Charge]) -> Shortfall | None:
         """Take all charges, or none and return the first charge that its bucket cannot cover."""
         number, wait_s = await self._run(charges, 1)
-        return Shortfall(charge=charges[int(number) - 1], retry_after_s=float(wait_s)) if number else None
+        return Shortfall(charge=charges[number - 1], retry_after_s=wait_s) if number else None
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         """Return the amounts of charges to their buckets."""
@@ -91,7 +106,7 @@ class RedisBuckets:
         self._client = client
         self._script = client.register_script(SCRIPT)
 
-    async def _run(self, charges: Sequence[Charge], sign: int) -> tuple[int, bytes]:
+    async def _run(self, charges: Sequence[Charge], sign: int) -> tuple[int, float]:
         if self._client is not self._clients.value:
             previous = self._client
             self._use(self._clients.value)
@@ -100,8 +115,12 @@ class RedisBuckets:
         numbers = [
             number for charge in charges for number in (charge.rate_per_s, charge.capacity, sign * charge.amount)
         ]
-        answer: tuple[int, bytes] = await self._script(keys=keys, args=numbers)
-        return answer
+        number, wait_s, num_reset = await self._script(keys=keys, args=numbers)
+        if number not in range(len(charges) + 1):
+            raise ValueError(f"the store returned bucket {number!r} of {len(charges)}")
+        if num_reset:
+            log.warning("damaged quota buckets reset", extra={"keys": keys, "num_reset": num_reset})
+        return int(number), float(wait_s)
 
 
 def _client(content: bytes, path: Path, timeout_s: float) -> Redis:

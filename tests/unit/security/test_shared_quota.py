@@ -147,6 +147,49 @@ async def test_one_call_at_a_time_waits_for_an_unresponsive_store(clock: ManualC
     assert replica.num_checks("local") == 12
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], b"OK", [1], [3, b"1", 0], [-1, b"1", 0], [1, b"x", 0], [1, None, 0], ["1", b"1", 0], [1.5, b"1", 0]],
+)
+async def test_invalid_answer_of_the_store_counts_as_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, answer: object
+) -> None:
+    async def run(**_: object) -> object:
+        return answer
+
+    file = tmp_path / "quota-store.url"
+    file.write_text("redis://store.example:6379/0")
+    buckets = RedisBuckets(file, timeout_s=TIMEOUT_S, fail=pytest.fail)
+    monkeypatch.setattr(buckets, "_script", run)
+    limiter, metrics = RateLimiter(clock), Metrics(CollectorRegistry())
+    shared = SharedQuota(limiter, buckets, metrics, timeout_s=TIMEOUT_S, clock=clock)
+
+    with capture_logs() as records:
+        await shared.confirm(limiter.take_tokens("shop", SHOP, 10))
+
+    assert [record["event"] for record in records] == ["quota store unavailable, falling back to local limits"]
+
+
+@pytest.mark.parametrize(("wait", "retry_after_s"), [(b"nan", 86400), (b"inf", 86400), (b"-5", 0), (b"1e308", 86400)])
+async def test_retry_delay_of_the_store_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, wait: bytes, retry_after_s: float
+) -> None:
+    async def run(**_: object) -> object:
+        return [1, wait, 1]
+
+    file = tmp_path / "quota-store.url"
+    file.write_text("redis://store.example:6379/0")
+    buckets = RedisBuckets(file, timeout_s=TIMEOUT_S, fail=pytest.fail)
+    monkeypatch.setattr(buckets, "_script", run)
+
+    with capture_logs() as records:
+        shortfall = await buckets.take([Charge(caller="shop", unit="requests/s", limit=1.0, amount=1)])
+
+    assert shortfall is not None
+    assert shortfall.charge.to_error(shortfall.retry_after_s).retry_after_s == retry_after_s
+    assert [record["event"] for record in records] == ["damaged quota buckets reset"]
+
+
 async def test_refund_reaches_the_store(store: SharedBuckets, clock: ManualClock) -> None:
     one, other = Replica(store, clock), Replica(store, clock)
     give_back = await one.shared.confirm(one.limiter.take_tokens("shop", SHOP, 60))
