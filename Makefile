@@ -125,9 +125,9 @@ overload: $(VENV)/.load ## Send ten times the capacity for a minute and check th
 soak stress: $(VENV)/.bench
 soak: SCENARIO = soak
 soak: ## Run all kinds of requests for half an hour and check for leaks and lost requests [MODE=short]
-stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs [MODE=short] [PART=inputs|attacks]
+stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs [MODE=short] [PART=inputs|attacks] [SHARD=1/3]
 soak stress:
-	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
+	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)") $(if $(SHARD),--shard "$(SHARD)")
 
 bench: $(VENV)/.bench ## Compare with CTranslate2 and Transformers: make bench [COMMAND=load for servers] [MODE=short] [INSTRUCTION_SET=avx2] [NEIGHBOUR=0.5]
 	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \

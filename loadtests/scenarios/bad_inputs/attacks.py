@@ -64,7 +64,7 @@ class _Mode:
 
 
 _SHORT: Final = _Mode(baseline_s=2.0, attack_s=0.8, max_s=165.0, num_parallel=5, num_doublings=2)
-_FULL: Final = _Mode(baseline_s=4.0, attack_s=2.0, max_s=7200.0, num_parallel=1, num_doublings=6)
+_FULL: Final = _Mode(baseline_s=4.0, attack_s=1.0, max_s=7200.0, num_parallel=1, num_doublings=6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

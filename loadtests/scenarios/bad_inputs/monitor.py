@@ -6,16 +6,18 @@ Calls are scheduled at fixed times, and their latency counts from then, so a sta
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, HTTPException
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.cli.server_process import ServerProcess
 from loadtests.generator.calls import Method, Reply
 from loadtests.generator.client import Client
+from loadtests.generator.metrics import RESIDENT_BYTES, sampling
+from loadtests.generator.metrics import Sample as ProcessSample
 from loadtests.generator.records import percentile
 from loadtests.generator.server import Target
 from loadtests.hostile.texts import CHEAP
@@ -25,6 +27,7 @@ HEALTH, HTTP, GRPC = "healthz", "http", "grpc"  # names of the clients
 
 _TIMEOUT_S: Final = 10.0
 _INTERVALS_S: Final[Mapping[str, float]] = {HEALTH: 0.02, HTTP: 0.2, GRPC: 0.2}
+_MEMORY_INTERVAL_S: Final = 0.05
 _TEXT: Final = "Hello, world!"
 
 
@@ -33,6 +36,7 @@ class Sample:
     """All calls of a period; the status of a call is OK or an error."""
 
     calls: Mapping[str, Sequence[Reply]]  # by client
+    processes: Sequence[ProcessSample] = ()  # resources of the processes of the server
 
     @property
     def probes_ms(self) -> Sequence[float]:
@@ -54,6 +58,11 @@ class Sample:
         """Delay of the probing client at p99; beyond some milliseconds the machine is too busy to measure."""
         lags = [1000 * one.lag_s for one in self.calls.get(HEALTH, ())]
         return percentile(lags, 0.99) if lags else 0.0
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """Largest resident memory of all processes of the server; shared pages count for each process."""
+        return max((one.values.get(RESIDENT_BYTES, 0.0) for one in self.processes), default=0.0) / (1024 * 1024)
 
     @property
     def lost(self) -> Mapping[str, int]:
@@ -92,7 +101,21 @@ class Monitor(ControlTraffic):
             for name, (connect, call) in calls.items()
         }
         super().__init__(list(callers.values()))
-        self.sample = Sample(calls={name: caller.replies for name, caller in callers.items()})
+        self._calls, self._pid, self._sampler = (
+            {name: each.replies for name, each in callers.items()},
+            server.pid,
+            ExitStack(),
+        )
+        self.sample = NO_SAMPLE
+
+    def __enter__(self) -> Self:
+        processes = self._sampler.enter_context(sampling(None, [self._pid], interval_s=_MEMORY_INTERVAL_S))
+        self.sample = Sample(calls=self._calls, processes=processes)
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._sampler.close()
 
 
 def _http(port: int) -> AbstractContextManager[HTTPConnection]:

@@ -20,7 +20,10 @@ _STALL_RATIO: Final = 10.0  # this and the next three: of the short mode
 _STALL_FLOOR_MS: Final = 800.0
 _P99_RATIO: Final = 5.0
 _P99_FLOOR_MS: Final = 400.0
-_HEADER: Final = ("attack", "surface", "stall ms", "p99 ms", "lost", "exchanges", "cpu ms", "growth", "end s", "")
+_HEADER: Final = (
+    *("attack", "surface", "stall ms", "p99 ms", "memory MB", "lost"),
+    *("exchanges", "cpu ms", "growth", "end s", ""),
+)
 _CHECKS: Final = {  # by the names of failures
     "stall": "no probe of /healthz stalls",
     "p99": "/healthz is answered in time at p99",
@@ -130,6 +133,8 @@ def report_of(campaign: Campaign) -> Report:
             "attacks_held": sum(not failures_of(result, campaign.limits) for result in campaign.results),
             "worst_stall_ms": rounded(max((sample.stall_ms for sample in samples), default=None), 0),
             "worst_health_p99_ms": rounded(max((sample.p99_ms for sample in samples), default=None), 0),
+            "peak_memory_mb": rounded(max((sample.peak_memory_mb for sample in samples), default=None), 0),
+            "baseline_memory_mb": rounded(campaign.baseline.peak_memory_mb, 0),
             "baseline_stall_ms": rounded(campaign.baseline.stall_ms, 0),
             "baseline_p99_ms": rounded(campaign.baseline.p99_ms),
             "calls_lost": sum(sum(sample.lost.values()) for sample in {id(one): one for one in samples}.values()),
@@ -153,14 +158,15 @@ def report_of(campaign: Campaign) -> Report:
 
 def _table(campaign: Campaign) -> str:
     def row(result: Result | None, sample: Sample) -> list[str]:
-        times = [f"{sample.stall_ms:.0f}", f"{sample.p99_ms:.0f}", str(sum(sample.lost.values()))]
+        seen = [sample.stall_ms, sample.p99_ms, sample.peak_memory_mb, sum(sample.lost.values())]
+        measured = [f"{value:.0f}" for value in seen]
         if result is None:
-            return ["(baseline)", "", *times, *["-"] * 4, ""]
+            return ["(baseline)", "", *measured, *["-"] * 4, ""]
         cpu_ms = 1000 * result.works[-1].cpu_s if result.works else None
         num_exchanges = str(sum(result.statuses.values()))
         figures = [num_exchanges, rounded(cpu_ms, 0), rounded(result.growth), rounded(result.end_s)]
         failed = ", ".join(failures_of(result, campaign.limits))
-        return [result.attack.name, result.attack.surface, *times, *figures, failed]
+        return [result.attack.name, result.attack.surface, *measured, *figures, failed]
 
     return markdown(
         _HEADER, [row(None, campaign.baseline), *(row(result, result.sample) for result in campaign.results)]
@@ -181,4 +187,6 @@ def _details(result: Result, limits: Limits) -> dict[str, Any]:
 
 
 def _figures(sample: Sample) -> dict[str, Any]:
-    return {name: getattr(sample, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms", "lost", "errors")}
+    return {
+        name: getattr(sample, name) for name in ("stall_ms", "p99_ms", "lag_p99_ms", "peak_memory_mb", "lost", "errors")
+    }

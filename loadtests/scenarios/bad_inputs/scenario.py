@@ -57,12 +57,14 @@ with that of half of it. Some attacks end with SIGTERM.
 
 Checks: well-behaved clients lose no call; /healthz is answered within 100 ms at p99, and no probe takes more than 50 ms
 longer than without attacks; twice the input takes at most three times the CPU time; SIGTERM ends the process within
-`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. The short mode takes about a minute, makes
-several attacks at the same time, and also runs on busy machines: its limit for /healthz at p99 is 5 times that without
-attacks or 400 ms, and for the worst probe 10 times that without attacks or 800 ms, whichever is greater.
+`grpc.drain_timeout_s` and 5 s; right statuses, no error in the log. The short mode takes about a minute, makes several
+attacks at the same time, and also runs on busy machines: its limit for /healthz at p99 is 5 times that without attacks
+or 400 ms, and for the worst probe 10 times that without attacks or 800 ms, whichever is greater. The table contains the
+peak memory of all processes of the server.
 
-DIR contains attacks.json and the directory attacks with the server's log. `--part attacks` runs only this
-part, `--only NAME` one attack."""
+DIR contains attacks.json and the directory attacks with the server's log. `--part attacks` runs only this part,
+`--only NAME` one attack, `--shard K/N` one of N shards of the attacks. In the full mode, each of three shards takes
+about 6 minutes on two busy cores."""
 
 _PARTS: Final = ("all", "inputs", "attacks")
 _BATCHES: Final = {"short": 250, "full": 1000}  # requests between checks of the server
@@ -115,10 +117,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--count", type=within(len(KINDS), _MAX_COUNT, int), metavar="N", help=f"requests ({counts})")
     add("--only", type=several(names), metavar="KIND,...", help="kinds and attacks (all)")
     add("--part", choices=_PARTS, default="all", help="requests (inputs) or attacks (all)")
+    add("--shard", type=shard, metavar="K/N", help="with --part attacks: shard K of N (1/1)")
     add("--list", action="store_true", help="print the kinds and attacks, and exit")
     add("--callers", type=within(1, 1000, int), default=8, metavar="N", help="concurrent requests (8)")
     add("--timeout", type=within(0.1, 3600), default=60.0, metavar="S", help="time after which a call hangs (60)")
     add("--max-rss-growth-mb", type=within(1, 1e6), default=256.0, metavar="MB", help="memory limit (256)")
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Parse the number of a shard and the number of shards; raises ArgumentTypeError."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text}: expected K/N, such as 1/3")
+    return int(number), int(count)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,6 +143,11 @@ def run(options: argparse.Namespace) -> int:
     attacks = [ATTACKS[name] for name in options.only or ATTACKS if name in ATTACKS and options.part != "inputs"]
     if is_short and not options.only:
         attacks = [attack for attack in attacks if attack.is_short]
+    if options.shard:
+        if options.part != "attacks":
+            raise argparse.ArgumentTypeError("--shard requires --part attacks")
+        number, count = options.shard
+        attacks = attacks[number - 1 :: count]
     exit_code = _run_requests(options, kinds) if kinds else 0
     if attacks:
         campaign = run_attacks(attacks, options.output / "attacks", models=options.model_dir, is_short=is_short)
