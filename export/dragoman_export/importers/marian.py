@@ -1,6 +1,7 @@
 """Imports Transformers of Marian: a directory of files such as an OPUS-MT archive, or a model in it.
 
-Options have the meaning of Marian 1.12.
+Options have the meaning of Marian 1.12. Pre-norm decoders compute as in training; in Marian's own decoding, steps after
+the first one do not normalise the keys and values of self-attention.
 """
 
 import re

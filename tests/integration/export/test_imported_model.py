@@ -1,24 +1,30 @@
 """A model of another system is imported, exported, verified and served."""
 
 import asyncio
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
+from dragoman_export.importers.marian import read_marian
+from dragoman_export.importers.portable import load_weights
 from dragoman_export.importers.reference_models.checks import open_original
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
+from dragoman_export.model.transformer import Transformer
 from dragoman_service.__main__ import main as dragoman
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import save_spec
+from tests.foreign_checkpoints.marian import save_marian_directory
 from tests.foreign_models import save_bart, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server
 from tests.tiny_bundle import SENTENCES
@@ -158,6 +164,42 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
         tokenizer.decode(ids).strip() for ids in expected
     )
     assert len({each.text for each in hypotheses}) > 1
+
+
+@pytest.mark.parametrize("options", [{}, {"tied-embeddings-all": False, "tied-embeddings": True}])
+async def test_marian_model_is_imported_and_served(tmp_path: Path, options: Mapping[str, Any]) -> None:
+    path = save_marian_directory(tmp_path / "original", options)
+    import_model(tmp_path, "marian")
+    write_bundle(tmp_path, "--precisions", "fp32")
+    imported = read_marian(path)
+    network = load_weights(imported.config, imported.weights, path)
+    tokenizer = open_tokenizer(open_bundle(tmp_path / "models" / "tiny" / "1"))
+
+    async with running_server(tmp_path / "models") as server:
+        decoding = pb.DecodingOptions()
+        decoding.CopyFrom(_OPTIONS)
+        decoding.beam_size = 1
+        decoding.min_target_tokens = 1
+        response = await server.translate(*TEXTS, options=decoding)
+
+    hypotheses = [translation.hypotheses[0] for translation in response.translations]
+    expected = [_greedy(network, tokenizer.encode_pair(text, "")[0]) for text in TEXTS]
+    assert [list(each.tokens) for each in hypotheses] == [tokenizer.pieces(ids) for ids in expected]
+
+
+@torch.inference_mode()
+def _greedy(network: Transformer, source_ids: Sequence[int]) -> list[int]:
+    config = network.config
+    cache = network.start(network.encode(torch.tensor([source_ids]), None), None)
+    token, target = config.start_id, []
+    for position in range(_LONGEST):
+        log_probs = network.step(torch.tensor([token]), position, cache)[0]
+        log_probs[[config.unk_id, config.start_id]] = -math.inf
+        token = int(log_probs.argmax())
+        if token == config.eos_id:
+            break
+        target.append(token)
+    return target
 
 
 @pytest.mark.parametrize(

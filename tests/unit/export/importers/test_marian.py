@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ctranslate2.converters import MarianConverter
+from torch.nn import functional
 
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
@@ -24,6 +25,20 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "nothing tied": {**_SEPARATE, "transformer-ffn-activation": "relu"},
     "pre-norm, norm of embeddings": {**_PRE_NORM, "transformer-postprocess-emb": "nd"},
 }
+_SCORED = [([5, 9, 14, 7], [4, 8, 20, 11]), ([6, 30, 12], [9, 9, 13, 17, 22, 40, 3])]
+# log-probabilities of `_SCORED` by the command `score` of Marian 1.12.42, which computes as training does
+_SCORES: list[tuple[dict[str, Any], list[float]]] = [
+    ({}, [-25.498095, -47.133343]),
+    ({"output-omit-bias": True}, [-33.009598, -43.011345]),
+    ({"transformer-ffn-activation": "gelu"}, [-25.989923, -47.884258]),
+    ({"transformer-postprocess-emb": "nd", "transformer-postprocess-top": "n"}, [-31.861597, -47.106583]),
+    ({"transformer-tied-layers": [1, 1]}, [-30.975296, -47.793583]),
+    ({**_SEPARATE, "tied-embeddings": True}, [-27.034939, -35.843658]),
+    ({**_SEPARATE, "tied-embeddings-src": True}, [-28.553310, -43.097576]),
+    (_EXAMPLES["nothing tied"], [-34.955132, -52.137245]),
+    (_PRE_NORM, [-23.490604, -43.577324]),
+    (_EXAMPLES["pre-norm, norm of embeddings"], [-30.105484, -48.765903]),
+]
 
 
 @pytest.mark.parametrize("options", _EXAMPLES.values(), ids=_EXAMPLES)
@@ -42,6 +57,29 @@ def test_weights_and_vocabularies_equal_the_conversion_by_ctranslate2(tmp_path: 
             assert torch.equal(weight, expected.weights[name]), name
     load_weights(imported.config, imported.weights, model)
     assert (imported.config.sinusoid_layout, imported.config.norm_epsilon) == ("fairseq", 1e-6)
+
+
+@pytest.mark.parametrize(("options", "scores"), _SCORES)
+@torch.inference_mode()
+def test_log_probabilities_equal_those_of_marian(tmp_path: Path, options: dict[str, Any], scores: list[float]) -> None:
+    path = save_marian_directory(tmp_path / "model", options)
+    imported = read_marian(path)
+    model = load_weights(imported.config, imported.weights, path)
+
+    computed = [
+        -functional.cross_entropy(
+            model.decode(
+                torch.tensor([[imported.config.start_id, *target]]),
+                model.encode(torch.tensor([[*source, imported.config.eos_id]]), None),
+                None,
+            )[0],
+            torch.tensor([*target, imported.config.eos_id]),
+            reduction="sum",
+        ).item()
+        for source, target in _SCORED
+    ]
+
+    assert computed == pytest.approx(scores, abs=1e-4)
 
 
 @pytest.mark.parametrize(
