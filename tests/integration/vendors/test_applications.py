@@ -59,7 +59,10 @@ TRANSLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "/v2/translate",
         {"headers": KEY, "data": {"text": TEXT, "target_lang": "DE-DE", "source_lang": "EN", "split_sentences": "0"}},
     ),
-    "Calibre, DeepL": ("/v2/translate", {"headers": KEY, "data": {"text": TEXT, "target_lang": "DE"}}),
+    "Calibre, DeepL": (
+        "/v2/translate",
+        {"headers": KEY, "data": {"text": f"{TEXT} <m id=00001 />", "target_lang": "DE"}},
+    ),
     "kiss-translator, DeepL": (
         "/v2/translate",
         {"headers": {**KEY, **EXTENSION}, "json": {"text": [TEXT], "target_lang": "DE", "source_lang": "EN"}},
@@ -77,6 +80,7 @@ async def test_translation_request_of_an_application_is_answered(http: httpx.Asy
     response = await http.post(path, **request)
 
     assert response.status_code == 200, response.text
+    assert ("<m id=00001 />" in response.json()["translations"][0]["text"]) if "Calibre" in application else True
     assert ("access-control-allow-origin" in response.headers) == ("kiss" in application)
 
 
