@@ -10,6 +10,7 @@ from dragoman_service.request import ProtectedKind
 from dragoman_service.text.placeholders.blocks import is_apart
 from dragoman_service.text.placeholders.bracket_tags import bracket_tag_name, paired_tags
 from dragoman_service.text.placeholders.counts import is_count
+from dragoman_service.text.placeholders.markup_tokens import is_known
 from dragoman_service.text.placeholders.masking import Placeholders, masked
 from dragoman_service.text.placeholders.patterns import Protection, is_placeholder_tag, tag_name, with_number_signs
 from dragoman_service.text.placeholders.spans import ProtectedSpan
@@ -204,7 +205,7 @@ def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> I
             ends_sentence = name.lower() in _BREAKS_IN_BRACKETS
             name = name if number in pairs else ""
         if protected.kind is ProtectedKind.TAG:
-            name, is_end_tag = tag_name(text), text.startswith("</")
+            name, is_end_tag = "" if _is_word(text, unit.text, span) else tag_name(text), text.startswith("</")
             ends_sentence = _ends_sentence(text, unit.text, span)
             is_part = tag_name(text).lower() in _FORMATTING or is_placeholder_tag(text)
             begins_word = not text.startswith("</") and unit.text[span.end : span.end + 1].isalpha()
@@ -223,6 +224,12 @@ def _accepted(unit: TextUnit, spans: Sequence[ProtectedSpan], check: Check) -> I
             follows_element=follows_element,
         )
         index = last
+
+
+def _is_word(tag: str, text: str, span: Span) -> bool:
+    # Whether a tag of a plain text is an unknown empty element that no word touches: `<m id=1 />`, but not `<img/>`.
+    touches_word = text[span.start - 1 : span.start].isalnum() or text[span.end : span.end + 1].isalnum()
+    return tag.endswith("/>") and not touches_word and not is_known(tag_name(tag).lower())
 
 
 def _ends_sentence(tag: str, text: str, span: Span) -> bool:

@@ -78,7 +78,17 @@ def test_elements_stay_nested_and_disjoint() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{a}{b}", "x{a}y {b}1", "1{a}", "<b>a</b>b <i>{x}</i>", "a <img/> b", "<b>Go <i>on</i></b>on", "<b> a </b> b."],
+    [
+        "{a}{b}",
+        "x{a}y {b}1",
+        "1{a}",
+        "<b>a</b>b <i>{x}</i>",
+        "a <img/> b",
+        "a <m id=1 /> b",
+        "a <m> b",
+        "<b>Go <i>on</i></b>on",
+        "<b> a </b> b.",
+    ],
 )
 def test_text_translated_into_itself_is_unchanged(text: str) -> None:
     unit = unit_of(text)
@@ -86,6 +96,16 @@ def test_text_translated_into_itself_is_unchanged(text: str) -> None:
     links = [AlignmentLink(source=span, target=span, weight=1.0) for span in spans]
 
     assert assembled(text, unit, unit.text, links) == (text, [])
+
+
+@pytest.mark.parametrize("tag", ["<m id=1 />", "<m/>", '<my-icon name="a"/>'])
+def test_unknown_empty_element_between_words_is_a_word(tag: str) -> None:
+    assert unit_of(f"a {tag} b").text == "a 2013 b"
+
+
+@pytest.mark.parametrize("text", ["a <img/> b", "a<m/> b", "a <m>b</m>"])
+def test_other_tags_are_no_words(text: str) -> None:
+    assert "2013" not in unit_of(text).text
 
 
 def test_forced_prefix_contains_the_missing_placeholders() -> None:
