@@ -45,7 +45,8 @@ def add_precision(source: Path, output: Path, precision: str) -> Manifest:
         origin = _MOST_EXACT if _MOST_EXACT in manifest.precisions else manifest.default_precision
         network = read_network(Bundle(directory=directory, manifest=manifest), origin)
         files = write_graphs(directory, network, precision, manifest.limits)
-        tensors = graph_tensors(manifest.architecture.num_decoder_layers, FLOAT_TYPES[precision])
+        shape = manifest.architecture
+        tensors = graph_tensors(shape.num_decoder_layers, FLOAT_TYPES[precision], shape.decoder_type)
         return {
             "precisions": {**manifest.precisions, precision: files},
             "tensors": {**manifest.tensors, precision: tensors},

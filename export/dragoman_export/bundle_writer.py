@@ -109,7 +109,9 @@ def _manifest(
             default_precision=description.precisions[-1],
             tokenizer=tokenizer.model,
             tokenization=tokenizer.tokenization,
-            tensors={name: graph_tensors(config.num_decoder_layers, FLOAT_TYPES[name]) for name in files},
+            tensors={
+                name: graph_tensors(config.num_decoder_layers, FLOAT_TYPES[name], config.decoder_type) for name in files
+            },
             files={path.name: file_entry(path) for path in sorted(directory.iterdir())},
         )
     except ValidationError as error:

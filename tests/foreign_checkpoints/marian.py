@@ -132,7 +132,12 @@ class _Weights:
 
     def _layer(self, stack: str, layer: int) -> None:
         prefix, suffix = f"{stack}_l{layer}", "_pre" if "n" in self._config["transformer-preprocess"] else ""
-        for block in ("self", "context") if stack == "decoder" else ("self",):
+        is_recurrent = stack == "decoder" and self._config["transformer-decoder-autoreg"] == "rnn"
+        if is_recurrent:
+            self._draw(f"{prefix}_rnn_W", D, D)
+            self._products(f"{prefix}_rnn", {"f": (D, D)})
+            self._norm(f"{prefix}_rnn" if suffix else f"{prefix}_rnn_ffn", suffix)
+        for block in (*(() if is_recurrent else ("self",)), *(("context",) if stack == "decoder" else ())):
             self._products(f"{prefix}_{block}", dict.fromkeys("qkvo", (D, D)))
             self._norm(f"{prefix}_{block}_Wo", suffix)
         self._products(f"{prefix}_ffn", {"1": (D, _FFN), "2": (_FFN, D)})

@@ -25,13 +25,22 @@ class Arrival:
     is_cancelled_at: int | None
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "int8, measured scales", *ProductKind])
+_GRAPHS = ("fp32", "fp32, ssru", "int8", "int8, measured scales", "int8, ssru", *ProductKind)
+
+
+@pytest.fixture(scope="module", params=_GRAPHS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StepModel:
     """Return graphs of a precision, or int8 ones with measured scales that keep a kind of products in floats."""
     kept = frozenset([request.param]) & frozenset(ProductKind)
-    precision, _, scales = "int8, measured scales".partition(", ") if kept else request.param.partition(", ")
+    precision, _, option = "int8, measured scales".partition(", ") if kept else request.param.partition(", ")
     directory = tmp_path_factory.mktemp("bundle") / "tiny"
-    bundle = build_tiny_bundle(directory, precisions=(precision,), is_calibrated=bool(scales), kept=kept)
+    bundle = build_tiny_bundle(
+        directory,
+        precisions=(precision,),
+        is_calibrated=bool(option),
+        kept=kept,
+        decoder_type="ssru" if option == "ssru" else "self_attention",
+    )
     return OnnxStepModel(bundle, RuntimeSettings(precision=precision, device="cpu"))
 
 

@@ -64,6 +64,7 @@ _AXES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "tables": [{}, {"tied_embeddings": "decoder", "source_vocabulary_size": 333}, {"tied_embeddings": "none"}],
     "bias": [{}, {"projection_bias": True}],
     "start": [{}, {"decoder_start_id": 0}],
+    "decoder_type": [{}, {"decoder_type": "ssru"}],
     "depth": [{}, {"num_encoder_layers": 3, "num_decoder_layers": 1}],
 }
 
@@ -91,6 +92,14 @@ _FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "projection_bias": True,
         "decoder_start_id": 2,
     },
+    "ssru": {
+        "decoder_type": "ssru",
+        "norm": "post",
+        "sinusoid_layout": "fairseq",
+        "projection_bias": True,
+        "decoder_start_id": 0,
+    },
+    "ssru, pre-norm": {"decoder_type": "ssru", "num_decoder_layers": 3},
     "modern": {
         "norm_kind": "rms",
         "norm_epsilon": 1e-3,

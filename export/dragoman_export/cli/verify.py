@@ -120,7 +120,8 @@ def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[st
     graphs: dict[str, StepModel] = {}
     if _EXACT not in manifest.precisions:
         files = write_graphs(temporary, Network.of(model), _EXACT, manifest.limits)
-        tensors = graph_tensors(manifest.architecture.num_decoder_layers, FLOAT_TYPES[_EXACT])
+        shape = manifest.architecture
+        tensors = graph_tensors(shape.num_decoder_layers, FLOAT_TYPES[_EXACT], shape.decoder_type)
         exact = manifest.model_copy(update={"precisions": {_EXACT: files}, "tensors": {_EXACT: tensors}})
         graphs[_EXACT] = OnnxStepModel(Bundle(directory=temporary, manifest=exact), RuntimeSettings(precision=_EXACT))
     for precision in manifest.precisions:

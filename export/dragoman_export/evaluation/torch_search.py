@@ -167,9 +167,8 @@ class _BeamSearch:
 
 
 def _select(cache: DecoderCache, rows: Tensor, *, own_only: bool = False) -> None:
-    # Keeps rows of the cache in this order; `own_only`: of the self-attention, because the sources do not change.
-    if cache.self_attention is not None:
-        cache.self_attention = tuple((key[rows], value[rows]) for key, value in cache.self_attention)
+    # Keeps rows of the cache in this order; `own_only`: of the target, because the sources do not change.
+    cache.layers = tuple(tuple(part[rows] for part in state) for state in cache.layers)
     if own_only:
         return
     cache.cross_attention = tuple((key[rows], value[rows]) for key, value in cache.cross_attention)

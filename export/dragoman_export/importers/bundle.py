@@ -86,6 +86,8 @@ def _parts(name: str, array: FloatArray, config: ModelConfig) -> Mapping[str, Fl
     key_size = config.key_size
     if projection == "query":
         sizes = {f"{path}.query": config.num_heads * config.head_size, **_sized(path, ("key", "value"), key_size)}
+    elif projection == "input":
+        sizes = _sized(path, ("input", "forget"), config.d_model)
     elif projection == "inner":
         sizes = _sized(path, ("inner", "gate"), config.ffn_size)
     else:

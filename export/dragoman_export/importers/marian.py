@@ -21,6 +21,7 @@ from dragoman_export.importers.marian_files import read_model, read_yaml
 from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged, projection_bias
 from dragoman_export.model.config import ModelConfig
+from dragoman_service.bundle.architecture import DecoderType
 
 _VOCABULARY_SUFFIXES: Final = (".yml", ".yaml")
 _ACTIVATIONS: Final = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
@@ -30,7 +31,6 @@ _NORMALIZED_KEYS: Final = (1, 10, 28)  # older versions normalise queries only, 
 # options of other networks, with the supported values
 _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
     "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention",),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
     "transformer-attention-mask": ("",),
@@ -58,7 +58,7 @@ _HARMLESS: Final = (
         "bert-masking-fraction",
         "bert-train-type-embeddings",
     ),
-    *("bert-type-vocab-size", "dec-cell", "dec-cell-base-depth", "dec-cell-high-depth", "dim-rnn", "enc-cell"),
+    *("bert-type-vocab-size", "dec-cell-base-depth", "dec-cell-high-depth", "dim-rnn", "enc-cell"),
     *("enc-cell-depth", "enc-type", "factors-combine", "transformer-aan-activation", "transformer-aan-depth"),
     *("transformer-aan-nogate", "transformer-depth-scaling", "transformer-dim-aan"),
     *("transformer-guided-alignment-layer", "transformer-train-position-embeddings", "ulr-dim-emb"),
@@ -195,6 +195,16 @@ def _unquoted(token: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _read_decoder_type(settings: ForeignConfig) -> DecoderType:
+    autoregression = settings.take("transformer-decoder-autoreg", str, default="self-attention")
+    cell = settings.take("dec-cell", str, default="gru")
+    if autoregression == "rnn" and cell != "ssru":
+        raise settings.error("dec-cell", cell, "ssru with transformer-decoder-autoreg rnn")
+    if autoregression not in ("self-attention", "rnn"):
+        raise settings.error("transformer-decoder-autoreg", autoregression, "self-attention or rnn")
+    return "ssru" if autoregression == "rnn" else "self_attention"
+
+
 def _read_network(
     settings: ForeignConfig, tensors: Tensors, ids: Vocabularies
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -240,6 +250,7 @@ def _read_network(
         ffn_size=ffn_size,
         num_encoder_layers=settings.take("enc-depth", int),
         num_decoder_layers=len(tied_layers),
+        decoder_type=_read_decoder_type(settings),
         norm="pre" if is_pre_norm else "post",
         activation=activation,  # type: ignore[arg-type]
         norm_epsilon=1e-6,
@@ -258,14 +269,23 @@ def _read_network(
     settings.finish(_HARMLESS)
     if is_shared and ids.source != ids.target:
         raise ImportFormatError(f"{settings.path}: tied-embeddings-all requires one vocabulary for both sides")
-    weights = _read_tables(tensors, config, ids, is_shared=is_shared, has_bias=not omits_bias)
+    tables = _read_tables(tensors, config, ids, is_shared=is_shared, has_bias=not omits_bias)
     layers = {"encoder": list(range(1, config.num_encoder_layers + 1)), "decoder": tied_layers}
+    weights = {**tables, **_read_layers(tensors, config, layers)}
+    tensors.finish()
+    return config, weights
+
+
+def _read_layers(tensors: Tensors, config: ModelConfig, layers: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    weights = {}
     arrays = {foreign: tensors.take(foreign) for foreign in {foreign for _, foreign in _names(config, layers)}}
     for own, foreign in _names(config, layers):
         is_matrix = own.endswith(".weight") and "norm" not in own
         weights[own] = (arrays[foreign].T if is_matrix else arrays[foreign].flatten()).clone().contiguous()
-    tensors.finish()
-    return config, weights
+    if config.decoder_type == "ssru":  # without this bias in Marian
+        names = [f"decoder.layers.{index}.recurrence.input.bias" for index in range(config.num_decoder_layers)]
+        weights.update((name, torch.zeros(config.d_model)) for name in names)
+    return weights
 
 
 def _decoder_layers(settings: ForeignConfig) -> list[int]:
@@ -313,7 +333,9 @@ def _names(config: ModelConfig, layers: Mapping[str, Sequence[int]]) -> Iterator
         yield f"{own}.bias", f"{foreign}_ln_bias{suffix}"
 
     for stack, numbers in layers.items():
-        blocks = {"self_attention": "self", **({"cross_attention": "context"} if stack == "decoder" else {})}
+        is_recurrent = stack == "decoder" and config.decoder_type == "ssru"
+        blocks = {} if is_recurrent else {"self_attention": "self"}
+        blocks |= {"cross_attention": "context"} if stack == "decoder" else {}
         for index, number in enumerate(numbers):
             own, foreign = f"{stack}.layers.{index}", f"{stack}_l{number}"
             products = [
@@ -325,6 +347,10 @@ def _names(config: ModelConfig, layers: Mapping[str, Sequence[int]]) -> Iterator
                 (f"{own}.feed_forward.{part}", f"{foreign}_ffn", digit)
                 for digit, part in (("1", "inner"), ("2", "outer"))
             ]
+            if is_recurrent:
+                yield f"{own}.recurrence.input.weight", f"{foreign}_rnn_W"
+                products.append((f"{own}.recurrence.forget", f"{foreign}_rnn", "f"))
+                yield from norm(f"{own}.recurrence_norm", f"{foreign}_rnn" if suffix else f"{foreign}_rnn_ffn")
             for path, prefix, letter in products:
                 yield f"{path}.weight", f"{prefix}_W{letter}"
                 yield f"{path}.bias", f"{prefix}_b{letter}"

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from dragoman_export.errors import SettingError
 from dragoman_service.bundle.architecture import (
     Activation,
+    DecoderType,
     DerivedSizes,
     NormKind,
     Positions,
@@ -46,6 +47,9 @@ class ModelConfig(DerivedSizes):
     """Encoder layers."""
     num_decoder_layers: int
     """Decoder layers."""
+    decoder_type: DecoderType = "self_attention"
+    """First sublayer of decoder layers: self-attention as in the paper, or a simpler simple recurrent unit (Kim et al.
+    2019, https://aclanthology.org/D19-5632), which takes the same time for each token of a target."""
     dropout: float = 0.1
     """Dropout of sublayer outputs and embedded inputs, from 0 to below 1."""
     attention_dropout: float = 0.0

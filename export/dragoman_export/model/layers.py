@@ -13,6 +13,9 @@ from dragoman_service.bundle.architecture import Activation
 _LEVELS = 256  # values of the random byte drawn for each element
 _BYTES_PER_DRAW = 8
 
+DecoderState = tuple[
+    Tensor, ...
+]  # of one decoder layer after a step: `KeysValues`, or the cell of an SSRU [B, d_model]
 KeysValues = tuple[
     Tensor, Tensor
 ]  # keys and values of one attention block, [B, key heads, S, size of key or value head]
@@ -175,6 +178,37 @@ class FeedForward(nn.Module):
         return self.outer(activated)  # type: ignore[no-any-return]
 
 
+class SimpleRecurrence(nn.Module):
+    """Simpler simple recurrent unit (Kim et al. 2019, https://aclanthology.org/D19-5632), as Marian computes it.
+
+    The output is max(0, c), where the cell c(t) = f(t) c(t - 1) + (1 - f(t)) (W x(t) + b) starts as zero, and the
+    forget gate f(t) is the sigmoid of another projection.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(d_model, d_model)
+        self.forget = nn.Linear(d_model, d_model)
+
+    def forward(self, states: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Continue a cell [B, d_model] with states [B, T, d_model]; return the output [B, T, d_model] and the cell."""
+        forget = torch.sigmoid(self.forget(states).float())
+        cells = (1 - forget) * self.input(states).float()
+        cells = torch.cat((cells[:, :1] + forget[:, :1] * cell[:, None], cells[:, 1:]), dim=1)
+        # After each round, a cell contains the inputs of twice as many positions (Hillis and Steele 1986).
+        distance = 1
+        while distance < states.size(1):
+            cells = cells + forget * _delayed(cells, distance)
+            forget = forget * _delayed(forget, distance)
+            distance *= 2
+        return torch.relu(cells), cells[:, -1]
+
+
+def _delayed(states: Tensor, distance: int) -> Tensor:
+    # States [B, T, d_model] of earlier positions, and zeros before the first one.
+    return functional.pad(states[:, :-distance], (0, 0, distance, 0))
+
+
 def make_norm(config: ModelConfig) -> nn.Module:
     """Return a normalisation over `d_model`."""
     kind = nn.LayerNorm if config.norm_kind == "layer" else nn.RMSNorm
@@ -222,12 +256,17 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, attention over the encoder's memory, then feed-forward."""
+    """Causal self-attention or recurrence, attention over the encoder's memory, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.self_attention = MultiHeadAttention.of(config)
-        self.self_attention_norm = make_norm(config)
+        self.is_recurrent = config.decoder_type == "ssru"
+        if self.is_recurrent:
+            self.recurrence = SimpleRecurrence(config.d_model)
+            self.recurrence_norm = make_norm(config)
+        else:
+            self.self_attention = MultiHeadAttention.of(config)
+            self.self_attention_norm = make_norm(config)
         self.cross_attention = MultiHeadAttention.of(config)
         self.cross_attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config.d_model, config.ffn_size, config.activation)
@@ -238,22 +277,39 @@ class DecoderLayer(Layer):
         states: Tensor,
         cross: KeysValues,
         mask: Tensor | None,
-        past: KeysValues | None = None,
+        past: DecoderState | None = None,
         rotary: Tensor | None = None,
-    ) -> tuple[Tensor, KeysValues]:
-        """Transform target positions; return the states and the self-attention keys and values so far.
+    ) -> tuple[Tensor, DecoderState]:
+        """Transform target positions; return the states and the self-attention keys and values so far, or the cell.
 
         States are [B, T, d_model] of all positions, or [B, 1, d_model] of the newest if `past` is given. `cross` are
         the keys and values of the memory, from `cross_attention.project`; mask [B, 1, 1, S] is True at real source
         tokens.
         """
+        present: DecoderState
+        if not self.is_recurrent:
+            states, present = self._attend(states, past, rotary)
+        else:
+            cell = states.new_zeros(states.size(0), states.size(2)) if past is None else past[0]
+            recurred, cell = self.recurrence(self.enter(states, self.recurrence_norm), cell)
+            states, present = self.leave(states, recurred, self.recurrence_norm), (cell,)
+        attended = self.cross_attention(self.enter(states, self.cross_attention_norm), cross, mask)
+        states = self.leave(states, attended, self.cross_attention_norm)
+        transformed = self.feed_forward(self.enter(states, self.feed_forward_norm))
+        return self.leave(states, transformed, self.feed_forward_norm), present
+
+    def start(self, cross: KeysValues) -> DecoderState:
+        """Return the state before the first step, for keys and values of the memory."""
+        key, value = cross
+        if self.is_recurrent:
+            width = self.recurrence.input.in_features
+            return (torch.zeros(key.size(0), width, device=key.device),)
+        return key[:, :, :0], value[:, :, :0]
+
+    def _attend(self, states: Tensor, past: DecoderState | None, rotary: Tensor | None) -> tuple[Tensor, DecoderState]:
         entered = self.enter(states, self.self_attention_norm)
         present = self.self_attention.project(entered, rotary)
         if past is not None:
             present = (torch.cat((past[0], present[0]), dim=2), torch.cat((past[1], present[1]), dim=2))
         attended = self.self_attention(entered, present, is_causal=past is None, rotary=rotary)
-        states = self.leave(states, attended, self.self_attention_norm)
-        attended = self.cross_attention(self.enter(states, self.cross_attention_norm), cross, mask)
-        states = self.leave(states, attended, self.cross_attention_norm)
-        transformed = self.feed_forward(self.enter(states, self.feed_forward_norm))
-        return self.leave(states, transformed, self.feed_forward_norm), present
+        return self.leave(states, attended, self.self_attention_norm), present

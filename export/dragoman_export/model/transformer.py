@@ -11,6 +11,7 @@ from torch.nn import functional
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import (
     DecoderLayer,
+    DecoderState,
     Dropout,
     EncoderLayer,
     KeysValues,
@@ -26,11 +27,10 @@ _ATTENTION_GAIN = 2**-0.5
 
 @dataclass(slots=True, kw_only=True)
 class DecoderCache:
-    """Keys and values between the steps of a decoding batch; `Transformer.step` replaces `self_attention`."""
+    """Keys, values and cells between the steps of a decoding batch; `Transformer.step` replaces `layers`."""
 
     cross_attention: tuple[KeysValues, ...]  # of the memory, per layer; fixed
-    # of the target positions so far, per layer; None before the first step
-    self_attention: tuple[KeysValues, ...] | None
+    layers: tuple[DecoderState, ...]  # of the target positions so far
     mask: Tensor | None  # [B, 1, 1, S], True at real source tokens; None: no padding
 
 
@@ -80,14 +80,14 @@ class Decoder(Stack):
         states: Tensor,
         cross: tuple[KeysValues, ...],
         mask: Tensor | None,
-        past: tuple[KeysValues, ...] | None = None,
+        past: tuple[DecoderState, ...] | None = None,
         rotary: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[KeysValues, ...]]:
+    ) -> tuple[Tensor, tuple[DecoderState, ...]]:
         """Apply all layers, as `DecoderLayer.forward`; return states and the new cache."""
         present = []
         for index, layer in enumerate(self.layers):
-            states, keys_values = layer(states, cross[index], mask, None if past is None else past[index], rotary)
-            present.append(keys_values)
+            states, state = layer(states, cross[index], mask, None if past is None else past[index], rotary)
+            present.append(state)
         return states if self.norm is None else self.norm(states), tuple(present)
 
 
@@ -154,7 +154,9 @@ class Transformer(nn.Module):
     def start(self, memory: Tensor, source_mask: Tensor | None) -> DecoderCache:
         """Return the initial cache for a memory [B, S, d_model]."""
         cross = self.decoder.project(memory)
-        return DecoderCache(cross_attention=cross, self_attention=None, mask=_attention_mask(source_mask))
+        layers = zip(self.decoder.layers, cross, strict=True)
+        states = tuple(layer.start(keys_values) for layer, keys_values in layers)  # type: ignore[operator]
+        return DecoderCache(cross_attention=cross, layers=states, mask=_attention_mask(source_mask))
 
     def step(self, token_ids: Tensor, position: int, cache: DecoderCache) -> Tensor:
         """Append int64 tokens [B] at a position, counted from 0, and return log-probabilities [B, V].
@@ -162,8 +164,7 @@ class Transformer(nn.Module):
         The cache is from `start` and changed in place; the token at position 0 is `config.start_id`.
         """
         states, rotary = self._embed(token_ids[:, None], self.decoder, first_position=position)
-        past = cache.self_attention or tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
-        states, cache.self_attention = self.decoder(states, cache.cross_attention, cache.mask, past, rotary)
+        states, cache.layers = self.decoder(states, cache.cross_attention, cache.mask, cache.layers, rotary)
         return torch.log_softmax(self.project(states[:, 0]).float(), dim=-1)
 
     def _embed(self, token_ids: Tensor, stack: Stack, first_position: int = 0) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, FirstPart, NetworkParts, NetworkWriter, Recur
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
@@ -27,27 +27,32 @@ def build_attention(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
     writer = _AttentionWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
-    attend_self = writer.attend_self(writer.causal_mask(token_ids))
     source_mask = writer.source_mask(inputs["source_lengths"], inputs["cross_key.0"])
     pick = writer.first_rows(token_ids)
-    states, rotary = writer.embed(token_ids, "decoder", pick), writer.rotary(pick)
+    states, first = writer.embed(token_ids, "decoder", pick), writer.first_part(token_ids, writer.rotary(pick))
     *whole_layers, last = range(config.num_decoder_layers)
     for index in whole_layers:
         states = writer.layer(
             states,
             f"decoder.layers.{index}",
-            attend_self=attend_self,
+            first=first,
             attend_cross=writer.attend_cross(inputs, source_mask, index),
-            rotary=rotary,
         )
     with graph.scope(f"decoder.layers.{last}") as path:  # ends with its weights
-        states = writer.self_attention(states, path, attend_self, rotary)
+        states = first(states, path)
         writer.last_weights(states, f"{path}.cross_attention", inputs, source_mask, last)
     return graph.build()
 
 
 class _AttentionWriter(NetworkWriter):
     __slots__ = ()
+
+    def first_part(self, token_ids: ir.Value, rotary: tuple[ir.Value, ir.Value] | None) -> FirstPart:
+        if self.config.decoder_type == "ssru":
+            recur = self.recur(token_ids)
+            return lambda states, path: self.recurrence(states, path, recur)
+        attend = self.attend_self(self.causal_mask(token_ids))
+        return lambda states, path: self.self_attention(states, path, attend, rotary)
 
     def causal_mask(self, token_ids: ir.Value) -> ir.Value:
         # [T, T] of the states' type
@@ -75,6 +80,25 @@ class _AttentionWriter(NetworkWriter):
                 kv_num_heads=self.config.num_key_heads,
             )
         )
+
+    def recur(self, token_ids: ir.Value) -> Recur:
+        # The scan of `model.layers.SimpleRecurrence`, for the largest number of tokens.
+        graph = self.graph
+        length = graph.op("Shape", token_ids, start=1)
+
+        def delayed(states: ir.Value, distance: int) -> ir.Value:
+            padded = graph.op("Pad", states, graph.shape(0, distance, 0, 0, 0, 0), self.scalar(0.0))
+            return graph.op("Slice", padded, graph.shape(0), length, graph.shape(1))
+
+        def scanned(forget: ir.Value, added: ir.Value) -> ir.Value:
+            cells, distance = added, 1
+            while distance < self.max_tokens:
+                cells = graph.op("Add", cells, graph.op("Mul", forget, delayed(cells, distance)))
+                forget = graph.op("Mul", forget, delayed(forget, distance))
+                distance *= 2
+            return cells
+
+        return scanned
 
     def attend_cross(self, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int) -> AttendCross:
         def attend(query: ir.Value) -> ir.Value:

@@ -25,6 +25,10 @@ _PARTS = ("weight", "bias")
 AttendSelf = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
 # cross-attention with bound keys and values: query [B, T, H * D] to a weighted sum of values of that shape
 AttendCross = Callable[[ir.Value], ir.Value]
+# SSRU: forget gate and (1 - gate) times the projected input, both [B, T, d_model], to the cells
+Recur = Callable[[ir.Value, ir.Value], ir.Value]
+# states [B, T, d_model] and path of a layer to the states after self-attention or recurrence
+FirstPart = Callable[[ir.Value, str], ir.Value]
 # takes a function that stores a table of positions; returns its rows at the positions of a stack's states
 PickRows = Callable[[Callable[[], ir.Value]], ir.Value]
 Stack = Literal["encoder", "decoder"]
@@ -121,16 +125,15 @@ class NetworkWriter:
         states: ir.Value,
         path: str,
         *,
-        attend_self: AttendSelf,
+        first: FirstPart,
         attend_cross: AttendCross | None = None,
-        rotary: tuple[ir.Value, ir.Value] | None = None,
     ) -> ir.Value:
-        """Write a layer: self-attention, cross-attention if `attend_cross` is given, feed-forward, each residual.
+        """Write a layer: its first part, cross-attention if `attend_cross` is given, feed-forward, each residual.
 
         The path is that of the weights, and prefix of the node names.
         """
         with self.graph.scope(path):
-            states = self.self_attention(states, path, attend_self, rotary)
+            states = first(states, path)
             if attend_cross is not None:
                 states = self._residual(
                     states,
@@ -139,10 +142,24 @@ class NetworkWriter:
                 )
             return self._residual(states, f"{path}.feed_forward", self._feed_forward)
 
+    def recurrence(self, states: ir.Value, path: str, recur: Recur) -> ir.Value:
+        """Write an SSRU, the first part of a layer, including its residual connection."""
+        graph, width = self.graph, self.config.d_model
+
+        def recurred(entered: ir.Value, own: str) -> ir.Value:
+            with graph.scope("recurrence"):
+                joined = self.linear(entered, [f"{own}.input", f"{own}.forget"])
+                inner, gate = graph.split(joined, width, width)
+                forget = graph.op("Sigmoid", gate)
+                added = graph.op("Mul", graph.op("Sub", self.scalar(1.0), forget), inner)
+                return graph.op("Relu", recur(forget, added))
+
+        return self._residual(states, f"{path}.recurrence", recurred)
+
     def self_attention(
         self, states: ir.Value, path: str, attend: AttendSelf, rotary: tuple[ir.Value, ir.Value] | None = None
     ) -> ir.Value:
-        """Write the first part of a layer, including its residual connection."""
+        """Write self-attention, the first part of a layer, including its residual connection."""
         config = self.config
         query_size, key_size = config.num_heads * config.head_size, config.key_size
 

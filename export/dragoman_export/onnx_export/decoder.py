@@ -3,7 +3,7 @@
 The K rows of a segment share one pool of L slots for the keys and values of their tokens. A step writes each row's
 newest token into a free slot in place; the ancestor mask selects the slots of a row. Nothing is reordered or
 concatenated, and rows with a common prefix share its slots. The order of slots is irrelevant to attention, because
-positions are part of the embeddings.
+positions are part of the embeddings. The cells of recurrent layers are in a pool with one slot per row.
 """
 
 import math
@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, FirstPart, NetworkParts, NetworkWriter, Recur
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
-from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
+from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names, pool_kinds
 
 _MAX_CHUNK = 64  # tokens of the vocabulary per chunk in the first stage of the top-k search
 _MIN_CHUNK = 8  # with smaller chunks there are hardly fewer chunks than tokens, so the vocabulary is padded instead
-_KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
 
 
 def build_decoder(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
@@ -36,9 +35,8 @@ def build_decoder(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
         states = writer.layer(
             states,
             f"decoder.layers.{index}",
-            attend_self=writer.attend_self(inputs, index),
+            first=writer.first_part(inputs, index, rotary),
             attend_cross=writer.attend_cross(inputs, index),
-            rotary=rotary,
         )
     logits = writer.project(writer.final_norm(states, "decoder"))
     write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
@@ -47,6 +45,13 @@ def build_decoder(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
 
 class _DecoderWriter(NetworkWriter):
     __slots__ = ()
+
+    def first_part(
+        self, inputs: Mapping[str, ir.Value], index: int, rotary: tuple[ir.Value, ir.Value] | None
+    ) -> FirstPart:
+        if self.config.decoder_type == "ssru":
+            return lambda states, path: self.recurrence(states, path, self.recur(inputs, index))
+        return lambda states, path: self.self_attention(states, path, self.attend_self(inputs, index), rotary)
 
     def attend_self(self, inputs: Mapping[str, ir.Value], index: int) -> AttendSelf:
         # Writes key and value into the pool and attends to the row's ancestors.
@@ -62,6 +67,17 @@ class _DecoderWriter(NetworkWriter):
             return self._unpaired(self.ungrouped(attended), inputs)
 
         return attend
+
+    def recur(self, inputs: Mapping[str, ir.Value], index: int) -> Recur:
+        # Reads the cells of all parents before it writes those of the rows.
+        def continued(forget: ir.Value, added: ir.Value) -> ir.Value:
+            graph, pool = self.graph, inputs[f"state_pool.{index}"]
+            former = graph.op("GatherND", pool, inputs["parents"])  # [B, K, d_model]
+            cells = graph.op("Add", added, graph.op("Mul", forget, former))
+            self._write_slots(pool, inputs["slots"], cells, index)
+            return cells
+
+        return continued
 
     def attend_cross(self, inputs: Mapping[str, ir.Value], index: int) -> AttendCross:
         # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
@@ -103,20 +119,25 @@ def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatT
         "positions": ["B", 1],
         "slots": ["B", "K", 2],
         "query_rows": ["Q"],
-        "ancestor_mask": ["B", 1, "Q", "L"],
+        **({"parents": ["B", "K", 2]} if config.decoder_type == "ssru" else {"ancestor_mask": ["B", 1, "Q", "L"]}),
         "source_lengths": ["B"],
         "num_candidates": [1],
     }
     cross: list[int | str] = ["B", config.num_key_heads, "S", config.head_size]
-    for name in layer_names(_KINDS, config.num_decoder_layers):
-        shapes[name] = pool_shape(config) if name.startswith("self") else cross
-    dtypes = graph_tensors(config.num_decoder_layers, float_type).decoder.inputs
+    kinds = {
+        **dict.fromkeys(pool_kinds(config.decoder_type), pool_shape(config)),
+        "cross_key": cross,
+        "cross_value": cross,
+    }
+    for name in layer_names(tuple(kinds), config.num_decoder_layers):
+        shapes[name] = kinds[name.partition(".")[0]]
+    dtypes = graph_tensors(config.num_decoder_layers, float_type, config.decoder_type).decoder.inputs
     return {name: graph.input(name, dtypes[name], shape) for name, shape in shapes.items()}
 
 
 def pool_shape(config: ModelConfig) -> list[int | str]:
-    """Return the declared shape of a layer's key and value pools."""
-    return ["B", "L", config.key_size]
+    """Return the declared shape of a layer's pools."""
+    return ["B", "L", config.d_model if config.decoder_type == "ssru" else config.key_size]
 
 
 def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:

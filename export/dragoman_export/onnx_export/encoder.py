@@ -22,8 +22,12 @@ def build_encoder(parts: NetworkParts, *, max_source_tokens: int) -> ir.Model:
     pick = writer.first_rows(source_ids)
     states, rotary = writer.embed(source_ids, "encoder", pick), writer.rotary(pick)
     attend = writer.attend_self(source_lengths)
+
+    def first(states: ir.Value, path: str) -> ir.Value:
+        return writer.self_attention(states, path, attend, rotary)
+
     for index in range(config.num_encoder_layers):
-        states = writer.layer(states, f"encoder.layers.{index}", attend_self=attend, rotary=rotary)
+        states = writer.layer(states, f"encoder.layers.{index}", first=first)
     writer.write_cross_attention(writer.final_norm(states, "encoder"))
     return graph.build()
 

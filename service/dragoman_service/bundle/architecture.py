@@ -13,6 +13,10 @@ Activation = Literal["relu", "gelu", "swish", "swiglu"]
 
 NormKind = Literal["layer", "rms"]
 
+DecoderType = Literal["self_attention", "ssru"]
+"""First sublayer of decoder layers: self-attention, or a simpler simple recurrent unit (Kim et al. 2019,
+https://aclanthology.org/D19-5632), whose state replaces keys and values of the target."""
+
 Positions = Literal["sinusoidal", "learned", "rotary", "none"]  # kind of position encoding
 
 SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
@@ -84,6 +88,7 @@ class Architecture(Section, DerivedSizes):
     ffn_size: Size  # size of the hidden layer of the feed-forward blocks
     num_encoder_layers: _NumLayers
     num_decoder_layers: _NumLayers
+    decoder_type: DecoderType = "self_attention"
     norm: Literal["pre", "post"]  # `pre`: normalisation before each sublayer; `post`: after each residual sum
     activation: Activation = "relu"
     norm_kind: NormKind = "layer"  # `layer`: layer normalisation; `rms`: RMS normalisation, without bias
@@ -143,7 +148,9 @@ class Tensors(Section):
         return "float16" if "float16" in self.encoder.outputs.values() else "float32"
 
 
-def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
+def graph_tensors(
+    num_decoder_layers: int, float_type: FloatType, decoder_type: DecoderType = "self_attention"
+) -> Tensors:
     """Return the names and element types of the inputs and outputs of the graphs of a precision.
 
     Keys, values, pools and the ancestor mask have type `float_type`; scores and attention weights are float32. Shapes,
@@ -155,16 +162,20 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
                    query_rows [Q] (0 to K - 1, and 0 again for a single row), ancestor_mask [B, 1, Q, L] (added to
                    attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
                    [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
-                   -> log_probs and candidate_ids [B, K, C]; the updated pools, as <pool>.written.i
+                   -> log_probs and candidate_ids [B, K, C]; the updated pools, as <pool>.written.i. With SSRU, there is
+                   one pool per layer, state_pool.i [B, L, d_model], and parents [B, K, 2] (segment and slot whose state
+                   each row continues) in place of ancestor_mask
         attention  token_ids [B, T] (BOS, then the target without its last token), source_lengths [B], cross_key.i
                    [B, H, S, D] of every decoder layer, cross_value.i [B, H, S, D] of every layer except the last
                    -> cross_attention.i [B, H, T, S]; the sum of each row is 1
     """
     cross = _layer_floats(("cross_key", "cross_value"), num_decoder_layers, float_type)
-    pools = _layer_floats(("self_key_pool", "self_value_pool"), num_decoder_layers, float_type)
-    written = _layer_floats(("self_key_pool.written", "self_value_pool.written"), num_decoder_layers, float_type)
+    kinds = pool_kinds(decoder_type)
+    pools = _layer_floats(kinds, num_decoder_layers, float_type)
+    written = _layer_floats([f"{kind}.written" for kind in kinds], num_decoder_layers, float_type)
     state = dict.fromkeys(("token_ids", "positions", "slots", "query_rows"), "int64")
-    sizes = {"ancestor_mask": str(float_type), "source_lengths": "int32", "num_candidates": "int64"}
+    ancestors = {"parents": "int64"} if decoder_type == "ssru" else {"ancestor_mask": str(float_type)}
+    sizes = {**ancestors, "source_lengths": "int32", "num_candidates": "int64"}
     return Tensors(
         encoder=GraphTensors(inputs={"source_ids": "int64", "source_lengths": "int32"}, outputs=cross),
         decoder=GraphTensors(
@@ -183,6 +194,11 @@ def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTe
         inputs={"token_ids": "int64", "source_lengths": "int32", **dict.fromkeys(cross, float_type)},
         outputs=dict.fromkeys(weights, "float32"),
     )
+
+
+def pool_kinds(decoder_type: DecoderType) -> tuple[str, ...]:
+    """Return the names, without the layer, of the pools that decoder steps update."""
+    return ("state_pool",) if decoder_type == "ssru" else ("self_key_pool", "self_value_pool")
 
 
 def layer_names(kinds: Sequence[str], num_layers: int) -> tuple[str, ...]:

@@ -117,7 +117,8 @@ def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
 def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Return the matrix products of a decoder step: path to number of inputs and outputs.
 
-    Query, key and value of self-attention are fused. The output projection has the path of the embedding if they share
+    Query, key and value of self-attention are fused, and so are input and forget gate of an SSRU. The
+    output projection has the path of the embedding if they share
     a table, else `projection`.
     """
     products = _layer_products(architecture, "decoder", architecture.num_decoder_layers)
@@ -134,9 +135,14 @@ def _layer_products(architecture: Architecture, stack: str, num_layers: int) -> 
     query_size = architecture.num_heads * architecture.head_size
     inner_suffix, num_inner = (".fused", 2 * hidden) if architecture.activation == "swiglu" else ("", hidden)
     cross = {"cross_attention.query": (width, query_size), "cross_attention.output": (query_size, width)}
-    parts = {
+    first = {
         "self_attention.query.fused": (width, query_size + 2 * architecture.key_size),
         "self_attention.output": (query_size, width),
+    }
+    if stack == "decoder" and architecture.decoder_type == "ssru":
+        first = {"recurrence.input.fused": (width, 2 * width)}
+    parts = {
+        **first,
         **(cross if stack == "decoder" else {}),
         f"feed_forward.inner{inner_suffix}": (width, num_inner),
         "feed_forward.outer": (hidden, width),
@@ -171,7 +177,8 @@ def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
     separate `projection.weight` has the same format; `projection.bias` is [V]. `position_encodings` is [T, d_model],
     or [max_positions, d_model] if they are learned. Norms have `weight` and, except RMS norms, `bias`.
     """
-    kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+    first = "recurrence_norm" if architecture.decoder_type == "ssru" else "self_attention_norm"
+    kinds = (first, "cross_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
     tables = dict.fromkeys((_EMBEDDING, projection_path(architecture)), architecture.vocabulary_size)
     arrays = _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens, tables)

@@ -356,7 +356,8 @@ class Manifest(Section):
         if self.tensors.keys() != self.precisions.keys():
             raise ValueError(f"tensors of {sorted(self.tensors)} differ from precisions {sorted(self.precisions)}")
         for name, tensors in self.tensors.items():
-            expected = graph_tensors(self.architecture.num_decoder_layers, tensors.float_type)
+            shape = self.architecture
+            expected = graph_tensors(shape.num_decoder_layers, tensors.float_type, shape.decoder_type)
             if tensors.attention is None and not self.has_attention(name):  # optional without its graph
                 expected = expected.model_copy(update={"attention": None})
             if tensors != expected:

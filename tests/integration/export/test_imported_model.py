@@ -166,7 +166,14 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     assert len({each.text for each in hypotheses}) > 1
 
 
-@pytest.mark.parametrize("options", [{}, {"tied-embeddings-all": False, "tied-embeddings": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tied-embeddings-all": False, "tied-embeddings": True},
+        {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"},
+    ],
+)
 async def test_marian_model_is_imported_and_served(tmp_path: Path, options: Mapping[str, Any]) -> None:
     path = save_marian_directory(tmp_path / "original", options)
     import_model(tmp_path, "marian")

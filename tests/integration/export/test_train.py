@@ -57,8 +57,9 @@ def records(path: Path, event: str) -> list[Record]:
     return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
 
 
-def test_loss_decreases_and_the_run_folder_is_complete(tmp_path: Path, files: list[str]) -> None:
-    finished = train_anew(tmp_path / "run", files, "--max-steps", "40")
+@pytest.mark.parametrize("decoder_type", ["self_attention", "ssru"])
+def test_loss_decreases_and_the_run_folder_is_complete(tmp_path: Path, files: list[str], decoder_type: str) -> None:
+    finished = train_anew(tmp_path / "run", files, "--max-steps", "40", "--decoder-type", decoder_type)
 
     training, dev = records(finished, "step"), records(finished, "evaluation")
 

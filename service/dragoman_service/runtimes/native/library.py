@@ -190,6 +190,8 @@ def check_architecture(architecture: Architecture) -> None:
     heads, kv_heads, head_size = architecture.num_heads, architecture.num_key_heads, architecture.head_size
     if head_size % 8:
         raise BackendUnsupportedError(f"head size {head_size} is not a multiple of 8")
+    if architecture.decoder_type != "self_attention":
+        raise BackendUnsupportedError(f"decoder_type {architecture.decoder_type!r} is not supported")
     if heads * head_size != architecture.d_model:
         raise BackendUnsupportedError(f"d_model {architecture.d_model} is not {heads} heads of size {head_size}")
     if kv_heads != heads:

@@ -98,6 +98,30 @@ class SlotTable:
         return needed if is_lasting else self.num_slots
 
 
+class RowTable:
+    """Slots of the states of recurrent layers: row k of a segment writes to slot k."""
+
+    visible: None = None  # rows have a parent instead of visible slots
+
+    def __init__(self) -> None:
+        self.num_slots = SEGMENT_BUCKET
+        """Number of slots of each segment, L."""
+
+    def add_segments(self, count: int) -> None:
+        """Do nothing: the slots of new segments are zero."""
+
+    def keep_segments(self, keep: Sequence[int]) -> None:
+        """Drop the slots that only wider beams need when no segment is left."""
+        if not keep:
+            self.num_slots = SEGMENT_BUCKET
+
+    def append(self, parents: IntArray) -> IntArray:
+        """Return the slots that the rows [B, K] write to."""
+        num_segments, num_rows = parents.shape
+        self.num_slots = max(self.num_slots, round_up(num_rows, SEGMENT_BUCKET))
+        return np.broadcast_to(np.arange(num_rows), (num_segments, num_rows))
+
+
 class SegmentBuffers:
     """Named float arrays whose first axis is the segment; the parts of live segments are contiguous at the beginning.
 

@@ -175,6 +175,8 @@ def place(
 ) -> Placement:
     """Return the device and precision for a bundle; raises the errors of `choose_placement`."""
     manifest = bundle.manifest
+    if manifest.architecture.decoder_type == "ssru":
+        find_cuda_fault = _recurrent_fault
     new = f"fp16/{manifest.name}/{manifest.version}"  # in the layout of `models.directory`
     return choose_placement(
         settings,
@@ -185,6 +187,10 @@ def place(
         ),
         cuda_fault=find_cuda_fault,
     )
+
+
+def _recurrent_fault(_: int) -> str:
+    return "decoders of type ssru run on the CPU only"
 
 
 def open_sessions(

@@ -6,9 +6,9 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from dragoman_service.bundle.architecture import layer_names
+from dragoman_service.bundle.architecture import layer_names, pool_kinds
 from dragoman_service.decoding.step_model import EncodedSource, IntArray
-from dragoman_service.runtimes.onnx.kv_pool import SlotTable
+from dragoman_service.runtimes.onnx.kv_pool import RowTable, SlotTable
 from dragoman_service.runtimes.onnx.session import Sessions
 
 MIN_QUERIES = 2  # a single row is duplicated for attention; for the reason see `dragoman_export.onnx_export.decoder`
@@ -55,9 +55,11 @@ class CachingBatch(Generic[_Buffers]):
         shape = sessions.bundle.manifest.architecture
         num_layers = shape.num_decoder_layers
         self._sessions = sessions
-        self._slots = SlotTable()
+        is_recurrent = shape.decoder_type == "ssru"
+        self._slots = RowTable() if is_recurrent else SlotTable()
+        width = shape.d_model if is_recurrent else shape.key_size
         self._pools = new_buffers(
-            layer_names(("self_key_pool", "self_value_pool"), num_layers), lambda length: (length, shape.key_size), 0
+            layer_names(pool_kinds(shape.decoder_type), num_layers), lambda length: (length, width), 0
         )
         self._cross = new_buffers(
             layer_names(("cross_key", "cross_value"), num_layers),

@@ -65,7 +65,8 @@ class StepBinding:
         Args:
             shape: shape of the steps.
             layout: identifies addresses and shapes of `pools` and `cross`; bindings are reused while it is equal.
-            pools: `self_key_pool.i` and `self_value_pool.i`, each [B, L, H * D]; steps write to them.
+            pools: `self_key_pool.i` and `self_value_pool.i`, each [B, L, H * D], or `state_pool.i` [B, L, d_model];
+                steps write to them.
             cross: `cross_key.i` and `cross_value.i`, each [B, H, S, D].
             source_lengths: [B]
         """
@@ -76,14 +77,23 @@ class StepBinding:
         self._layout, self._shape, self._bound = layout, shape, self._known[shape]
         self._bound.tensors["source_lengths"].array[:] = source_lengths
 
-    def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
+    def run(
+        self,
+        token_ids: IntArray,
+        *,
+        positions: IntArray,
+        parents: IntArray,
+        slots: IntArray,
+        visible: BoolArray | None,
+    ) -> StepOutput:
         """Run one step after `bind`; the next step can overwrite the returned arrays.
 
         Args:
             token_ids: [B, K]
             positions: [B] number of previous tokens of each segment.
-            slots: [B, K] slot for keys and values of each row.
-            visible: [B, K, L] slots that each row sees, including its own.
+            parents: [B, K] row that each row continues.
+            slots: [B, K] slot that each row writes to.
+            visible: [B, K, L] slots that each row sees, including its own; None: the decoder is recurrent.
         """
         bound = self._bound
         if bound is None:
@@ -92,9 +102,12 @@ class StepBinding:
         tensors["token_ids"].array[:] = token_ids
         tensors["positions"].array[:, 0] = positions
         tensors["slots"].array[:, :, 1] = slots
-        mask = tensors["ancestor_mask"].array[:, 0]
-        seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the copy of a single row sees the same slots
-        self._mask.take(seen, out=mask, mode="clip")
+        if visible is None:
+            tensors["parents"].array[:, :, 1] = parents
+        else:
+            mask = tensors["ancestor_mask"].array[:, 0]
+            seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the copy of a single row sees the same slots
+            self._mask.take(seen, out=mask, mode="clip")
         self._decoder.run_with_iobinding(bound.binding)
         return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
 
@@ -106,7 +119,7 @@ class StepBinding:
         self, shape: StepShape, *, pools: Mapping[str, NDArray[Any]], cross: Mapping[str, NDArray[Any]]
     ) -> _Bound:
         results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in RESULTS.items()}
-        inputs = {**_own_inputs(shape, self._mask.dtype), **cross, **pools}
+        inputs = {**_own_inputs(shape, self._mask.dtype, is_recurrent="state_pool.0" in pools), **cross, **pools}
         tensors = {
             name: _BoundTensor(array=array, value=onnxruntime.OrtValue.ortvalue_from_numpy(array))
             for name, array in {**inputs, **results}.items()
@@ -122,15 +135,20 @@ class StepBinding:
         return _Bound(binding=binding, tensors=tensors)
 
 
-def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+def _own_inputs(shape: StepShape, mask_type: np.dtype[Any], *, is_recurrent: bool) -> dict[str, NDArray[Any]]:
     num_queries = max(shape.num_rows, MIN_QUERIES)
     slots = np.zeros((shape.num_segments, shape.num_rows, 2), dtype=np.int64)
     slots[:, :, 0] = np.arange(shape.num_segments)[:, None]
+    if is_recurrent:
+        ancestors = {"parents": slots.copy()}
+    else:
+        mask_shape = (shape.num_segments, 1, num_queries, shape.num_slots)
+        ancestors = {"ancestor_mask": np.zeros(mask_shape, dtype=mask_type)}
     return {
         "token_ids": np.zeros((shape.num_segments, shape.num_rows), dtype=np.int64),
         "positions": np.zeros((shape.num_segments, 1), dtype=np.int64),
         "slots": slots,
-        "ancestor_mask": np.zeros((shape.num_segments, 1, num_queries, shape.num_slots), dtype=mask_type),
+        **ancestors,
         "query_rows": np.arange(num_queries) % shape.num_rows,
         "num_candidates": np.array([shape.num_candidates]),
         "source_lengths": np.zeros(shape.num_segments, dtype=np.int32),

@@ -62,7 +62,9 @@ class OnnxStepBatch(CachingBatch[SegmentBuffers]):
             self._has_new_segments = False
         slots = self._slots.append(parents)
         binding = self._fitted_binding(self._shape(self.num_segments, token_ids.shape[1], num_candidates))
-        output = binding.run(token_ids, self._positions, slots, self._slots.visible)
+        output = binding.run(
+            token_ids, positions=self._positions, parents=parents, slots=slots, visible=self._slots.visible
+        )
         self._positions += 1
         return output
 

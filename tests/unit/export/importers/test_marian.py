@@ -19,6 +19,7 @@ from tests.foreign_checkpoints.marian import load_npz, save_binary, save_marian_
 
 _PRE_NORM = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
 _SEPARATE = {"tied-embeddings-all": False}
+_RECURRENT = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "tied": {},
     "two vocabularies": {**_SEPARATE, "tied-embeddings": True},
@@ -36,6 +37,9 @@ _SCORES: list[tuple[dict[str, Any], list[float]]] = [
     ({**_SEPARATE, "tied-embeddings": True}, [-27.034939, -35.843658]),
     ({**_SEPARATE, "tied-embeddings-src": True}, [-28.553310, -43.097576]),
     (_EXAMPLES["nothing tied"], [-34.955132, -52.137245]),
+    (_RECURRENT, [-26.931087, -43.629585]),
+    ({**_RECURRENT, **_EXAMPLES["two vocabularies"], "transformer-ffn-activation": "relu"}, [-35.319603, -39.924049]),
+    ({**_RECURRENT, **_PRE_NORM}, [-18.811598, -40.581188]),
     (_PRE_NORM, [-23.490604, -43.577324]),
     (_EXAMPLES["pre-norm, norm of embeddings"], [-30.105484, -48.765903]),
 ]
@@ -121,7 +125,7 @@ def test_binary_model_equals_its_npz(tmp_path: Path) -> None:
     ("option", "value"),
     [
         ("type", "s2s"),
-        ("transformer-decoder-autoreg", "rnn"),
+        ("transformer-decoder-autoreg", "average-attention"),
         ("transformer-ffn-activation", "tanh"),
         ("transformer-ffn-depth", 3),
         ("transformer-postprocess", "dah"),
@@ -140,6 +144,13 @@ def test_unsupported_option_is_named(tmp_path: Path, option: str, value: object)
     save_npz(path, {**config, option: value}, weights)
 
     with pytest.raises(ImportFormatError, match=option):
+        read_marian(path)
+
+
+def test_other_recurrent_cell_is_rejected(tmp_path: Path) -> None:
+    path = save_marian_directory(tmp_path / "model", {**_RECURRENT, "dec-cell": "gru"})
+
+    with pytest.raises(ImportFormatError, match="dec-cell"):
         read_marian(path)
 
 

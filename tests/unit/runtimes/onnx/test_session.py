@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from dragoman_service.bundle.architecture import GraphTensors
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.bundle.manifest import GraphFiles
-from dragoman_service.errors import BundleError
+from dragoman_service.errors import BundleError, ConfigError
 from dragoman_service.runtimes.onnx.session import (
     CrossAttention,
     multiplies_u8s8_exactly,
     num_low_latency_threads,
     open_sessions,
+    place,
     session_options,
 )
 from dragoman_service.runtimes.settings import Device, Placement, RuntimeSettings
@@ -145,6 +146,16 @@ def test_chosen_placement_is_returned_and_logged(bundle: Bundle, caplog: pytest.
     (record,) = [record for record in caplog.records if record.message == "device chosen"]
     fields = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
     assert tuple(fields) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
+
+
+def test_recurrent_decoder_runs_on_the_cpu_only(tmp_path: Path) -> None:
+    recurrent = build_tiny_bundle(tmp_path / "tiny", precisions=("fp32",), decoder_type="ssru")
+
+    chosen = place(recurrent, RuntimeSettings(), find_cuda_fault=lambda _: None)
+
+    assert chosen == Placement(device="cpu", precision="fp32", reason="decoders of type ssru run on the CPU only")
+    with pytest.raises(ConfigError, match="decoders of type ssru run on the CPU only"):
+        place(recurrent, RuntimeSettings(device="cuda"), find_cuda_fault=lambda _: None)
 
 
 @pytest.mark.parametrize(("device", "level"), [("auto", "WARNING"), ("cpu", "INFO")])
