@@ -68,8 +68,8 @@ def read_ctranslate2(
     known = _find_tags(vocabularies, learned)
     tags = _find_pair(vocabularies, wanted, known, directory)
     languages = None if any(tags) else _find_languages(wanted, known, directory)
-    is_known = is_marian or languages is not None or any(tags)
-    has_eos = sources_end_with_eos(tokens, source_eos, vocabularies, directory, is_known=is_known)
+    reason = "model of Marian" if is_marian else "model with language tags" if languages or any(tags) else ""
+    has_eos = sources_end_with_eos(tokens, source_eos, vocabularies, settings.path, reason=reason)
     bos = (find_token(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
     if languages:
         sources = {tag: (*bos, *ids) for tag, ids in languages.sources.items()}

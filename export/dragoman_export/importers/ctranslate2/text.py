@@ -108,23 +108,34 @@ def find_token(pieces: Sequence[str | None], token: str, directory: Path) -> int
 
 
 def sources_end_with_eos(
-    tokens: SpecialTokens, wanted: str | None, vocabularies: Vocabularies, directory: Path, *, is_known: bool
+    tokens: SpecialTokens, wanted: str | None, vocabularies: Vocabularies, settings: Path, *, reason: str
 ) -> bool:
-    """Return whether sources end with EOS; ImportFormatError if unknown."""
+    """Return whether sources end with EOS; ImportFormatError if unknown, or if `wanted` contradicts the model.
+
+    Args:
+        tokens: of the file `settings`.
+        wanted: `yes`, `no`, or None if not given.
+        vocabularies: of the model.
+        settings: file of the configuration.
+        reason: type of the model if its sources always end with EOS, otherwise empty.
+    """
     if wanted is not None and tokens.adds_eos:
-        raise ImportFormatError(f"{directory}: add_source_eos is True: remove --source-eos")
-    if wanted == "no" and is_known:
-        raise ImportFormatError(f"{directory}: sources of this type of model end with EOS: remove --source-eos no")
-    is_opennmt = "<blank>" in vocabularies.target and not is_known  # its configuration is complete
+        raise ImportFormatError(f"{settings}: add_source_eos is True: remove --source-eos")
+    if wanted == "no" and reason:
+        raise ImportFormatError(f"{settings.parent}: sources of a {reason} end with EOS: remove --source-eos no")
+    is_opennmt = "<blank>" in vocabularies.target and not reason  # its configuration is complete
     if wanted == "yes" and is_opennmt and tokens.start != tokens.eos:
-        raise ImportFormatError(f"{directory}: sources of models of OpenNMT end without EOS: remove --source-eos yes")
+        raise ImportFormatError(
+            f"{settings}: add_source_eos is False and the vocabulary has <blank>, as in models of OpenNMT, whose "
+            "sources end without EOS: remove --source-eos yes"
+        )
     if wanted is not None:
         return wanted == "yes"
-    if tokens.adds_eos or is_known:
+    if tokens.adds_eos or reason:
         return True
     if is_opennmt:
         return False
     raise ImportFormatError(
-        f"{directory}: add_source_eos is False, but callers of CTranslate2 may add EOS: give --source-eos "
+        f"{settings}: add_source_eos is False, but callers of CTranslate2 may add EOS: give --source-eos "
         "yes (models converted from Hugging Face transformers) or no"
     )

@@ -70,6 +70,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ),
         (f"{_RESUME} --vocabulary-size 999", "vocabulary_size is 1000, requested 999"),
         (f"{_RESUME} --optimizer muon", "optimizer is 'adam', requested 'muon'"),
+        *(
+            (
+                f"import DATA --from {name} --output OUT --source-eos yes",
+                f"--source-eos is 'yes': expected no value with --from {name}",
+            )
+            for name in ("fairseq", "huggingface", "marian", "opennmt", "eole")
+        ),
         (f"{_RESUME} --preset tiny", "--preset is 'tiny': expected no value with --resume"),
         (f"{_RESUME} --vocabulary a.model", "--vocabulary is 'a.model': expected no value with --resume"),
         (f"{_RESUME} --normalization identity", "--normalization is 'identity': expected no value with --resume"),

@@ -148,7 +148,7 @@ def test_unknown_source_eos_requires_a_flag(ctranslate2: Path) -> None:
     tokens = json.loads(path.read_text(encoding="utf-8"))
 
     assert _described(ctranslate2).source_suffix == ()  # as OpenNMT's, with <blank>
-    with pytest.raises(ImportFormatError, match="remove --source-eos yes"):
+    with pytest.raises(ImportFormatError, match=r"vocabulary has <blank>.*remove --source-eos yes"):
         read_ctranslate2(ctranslate2, source_eos="yes")
     path.write_text(json.dumps(["<pad>", *tokens[2:], tokens[0]]), encoding="utf-8")
     with pytest.raises(ImportFormatError, match="give --source-eos yes"):
@@ -156,8 +156,9 @@ def test_unknown_source_eos_requires_a_flag(ctranslate2: Path) -> None:
     assert _described(ctranslate2, source_eos="no").source_suffix == ()
     assert _described(ctranslate2, source_eos="yes").source_suffix is None
     change(ctranslate2 / "config.json", add_source_eos=True)
-    with pytest.raises(ImportFormatError, match="add_source_eos is True"):
-        read_ctranslate2(ctranslate2, source_eos="no")
+    for source_eos in ("yes", "no"):
+        with pytest.raises(ImportFormatError, match=r"config.json: add_source_eos is True: remove --source-eos"):
+            read_ctranslate2(ctranslate2, source_eos=source_eos)
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__", "eng_Latn deu_Latn", "en_XX de_DE"])
@@ -172,6 +173,8 @@ def test_tags_of_a_pair_are_prefixes_of_both_sides(ctranslate2: Path, spelled: s
 
     assert (described.source_prefix, described.target_prefix) == ((size - 2,), (size - 1,))
     assert described.source_suffix is None
+    with pytest.raises(ImportFormatError, match=r"model with language tags end with EOS: remove --source-eos no"):
+        read_ctranslate2(ctranslate2, source_tag=source, target_tag=target, source_eos="no")
 
 
 def _respell(ctranslate2: Path, *tokens: str) -> int:
