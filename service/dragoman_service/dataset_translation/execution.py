@@ -5,7 +5,8 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from dragoman_service.errors import DragomanError, EngineError
 
 ADDRESS_VARIABLE: Final = "RAY_ADDRESS"
 _CONNECT_TIMEOUT_S: Final = 10.0
+_CHECK_INTERVAL_S: Final = 5.0
+_RESTART_TIMEOUT_S: Final = 20.0  # of the head process
 _OBJECT_STORE_BYTES: Final = 128 << 20  # only descriptions of blocks and results pass through it
 
 _ENVIRONMENT: Final = {
@@ -29,6 +32,9 @@ _OWN_INSTANCE: Final = {
     "AUTOSCALER_METRIC_PORT": "0",  # any free one, so that runs on one machine do not compete for 44217
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on all systems: Ray listens on loopback only
+}
+_CLUSTER: Final = {
+    "RAY_NUM_REDIS_GET_RETRIES": "1",  # attempts to connect, about 40 s each
 }
 
 
@@ -53,6 +59,26 @@ class BlockTranslator:
         )
 
 
+class HeadWatch:
+    """Detects the end of Ray's head process, after which Ray waits forever or ends this process without a message."""
+
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._address, self._clock = address, clock
+        self._check_at_s = self._connected_at_s = clock()
+
+    def check(self) -> None:
+        """Connect from time to time; raises EngineError if a lost head is not restarted in time."""
+        now_s = self._clock()
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + _CHECK_INTERVAL_S
+        fault = _connection_fault(self._address)
+        if fault is None:
+            self._connected_at_s = now_s
+        elif now_s - self._connected_at_s > _RESTART_TIMEOUT_S:
+            raise EngineError(f"the head process of Ray at {self._address} has ended ({fault})")
+
+
 def translate_blocks(
     blocks: Sequence[Block],
     spec: EngineSpec | ServerSpec,
@@ -70,7 +96,7 @@ def translate_blocks(
         _check_reachable(os.environ[ADDRESS_VARIABLE])
     has_token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if is_own and not has_token else {}
-    for name, value in {**_ENVIRONMENT, **(_OWN_INSTANCE if is_own else {}), **token}.items():
+    for name, value in {**_ENVIRONMENT, **(_OWN_INSTANCE if is_own else _CLUSTER), **token}.items():
         os.environ.setdefault(name, value)  # read when Ray is imported
     import ray  # noqa: PLC0415 - the import takes seconds and reads the environment
 
@@ -88,7 +114,7 @@ def translate_blocks(
             }
         stack.callback(ray.shutdown)
         handler = signal.getsignal(signal.SIGTERM)
-        ray.init(**options)
+        head = HeadWatch(ray.init(**options).address_info["gcs_address"])
         signal.signal(signal.SIGTERM, handler)  # Ray replaces it
         actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(BlockTranslator)
         translators = [actor.remote(spec, columns, directory.resolve()) for _ in range(min(num_workers, len(blocks)))]
@@ -97,7 +123,11 @@ def translate_blocks(
         remaining, num_unfinished = iter(blocks), len(blocks)
         try:
             while num_unfinished:
-                (ended,), _ = ray.wait([*running])
+                finished, _ = ray.wait([*running], timeout=_CHECK_INTERVAL_S)
+                head.check()
+                if not finished:
+                    continue
+                (ended,) = finished
                 translator, result = running.pop(ended), ray.get(ended)
                 if (block := next(remaining, None)) is not None:
                     running[translator.process.remote(block)] = translator
@@ -110,10 +140,16 @@ def translate_blocks(
 
 def _check_reachable(address: str) -> None:
     # Ray tries for minutes.
+    if (fault := _connection_fault(address)) is not None:
+        raise DatasetError(ADDRESS_VARIABLE, address, f"the address of a running cluster ({fault})") from fault
+
+
+def _connection_fault(address: str) -> OSError | None:
     host, _, port = address.rpartition(":")
     if "/" in address or not port.isdigit():
-        return
+        return None
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        raise DatasetError(ADDRESS_VARIABLE, address, f"the address of a running cluster ({error})") from error
+        return error
+    return None
