@@ -1,6 +1,7 @@
 """A hypothesis on real graphs is bit-identical in any batch."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from dragoman_service.datatypes import Hypothesis, SamplingConfig, SearchConfig,
 from dragoman_service.decoding.degeneration import EndedSegment
 from dragoman_service.decoding.running_batch import RunningBatch
 from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
+from dragoman_service.runtimes.factory import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
+from tests.reference_step import library_or_skip
 from tests.tiny_bundle import build_tiny_bundle
 
 _WORDS = st.integers(4, 319)
@@ -25,7 +27,7 @@ class Arrival:
     is_cancelled_at: int | None
 
 
-_GRAPHS = ("fp32", "fp32, ssru", "int8", "int8, measured scales", "int8, ssru", *ProductKind)
+_GRAPHS = ("fp32", "fp32, ssru", "int8", "int8, measured scales", "int8, ssru", "native, ssru", *ProductKind)
 
 
 @pytest.fixture(scope="module", params=_GRAPHS)
@@ -33,6 +35,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Return graphs of a precision, or int8 ones with measured scales that keep a kind of products in floats."""
     kept = frozenset([request.param]) & frozenset(ProductKind)
     precision, _, option = "int8, measured scales".partition(", ") if kept else request.param.partition(", ")
+    engine: Literal["native", "onnxruntime"] = "native" if precision == "native" else "onnxruntime"
+    if engine == "native":
+        library_or_skip()
+        precision = "int8"
     directory = tmp_path_factory.mktemp("bundle") / "tiny"
     bundle = build_tiny_bundle(
         directory,
@@ -41,7 +47,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         kept=kept,
         decoder_type="ssru" if option == "ssru" else "self_attention",
     )
-    return OnnxStepModel(bundle, RuntimeSettings(precision=precision, device="cpu"))
+    return open_step_model(bundle, RuntimeSettings(precision=precision, device="cpu", engine=engine))
 
 
 @st.composite

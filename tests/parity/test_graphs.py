@@ -112,7 +112,7 @@ _FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "tied_embeddings": "none",
     },
 }
-_NATIVE_FAMILIES = ("paper", "pre-norm", "marian", "m2m100", "bart")
+_NATIVE_FAMILIES = ("paper", "pre-norm", "marian", "m2m100", "bart", "ssru", "ssru, pre-norm")
 
 
 def _pairwise() -> Iterator[dict[str, Any]]:

@@ -29,9 +29,11 @@ _NUM_SEGMENTS = 60
 _MAX_BATCH_SEGMENTS = 12
 
 
-@pytest.fixture(scope="module", params=["whole vocabulary", "shortlist"])
+@pytest.fixture(scope="module", params=["whole vocabulary", "shortlist", "ssru"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeStepModel:
-    build_tiny_bundle(directory := tmp_path_factory.mktemp("bundle") / "tiny", precisions=("int8",))
+    directory = tmp_path_factory.mktemp("bundle") / "tiny"
+    decoder_type = "ssru" if request.param == "ssru" else "self_attention"
+    build_tiny_bundle(directory, precisions=("int8",), decoder_type=decoder_type)
     settings = RuntimeSettings(device="cpu", engine="native", shortlist=request.param == "shortlist")
     if settings.shortlist:
         add_shortlist(directory, listed := directory.with_name("listed"), shortlist(320, max_size=128))

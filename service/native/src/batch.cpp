@@ -62,8 +62,9 @@ int64_t Batch::num_bytes() const {
 }
 
 int64_t Batch::bytes_of(const Segment& segment) const {
-  const int64_t positions = rounded_up(segment.source_length, kBlock) + segment.source_length + 2 * segment.num_slots;
-  return positions * model_->d * model_->shape.num_layers * int64_t(sizeof(float)) + segment.shortlist.num_bytes();
+  const int64_t positions = rounded_up(segment.source_length, kBlock) + segment.source_length;
+  const int64_t layer_size = positions * model_->d + 2 * segment.num_slots * slot_size();
+  return layer_size * model_->shape.num_layers * int64_t(sizeof(float)) + segment.shortlist.num_bytes();
 }
 
 void Batch::keep(const int64_t* indices, int count) {
@@ -122,17 +123,17 @@ void Batch::check(const Step& step) const {
 
 void Batch::grow(Segment& segment, int needed) {
   const int capacity = int(rounded_up(std::max(needed, segment.num_slots + segment.num_slots / 2), kSlotBucket));
-  const int64_t d = model_->d, before = segment.num_slots * d, after = capacity * d;
+  const int64_t before = segment.num_slots * slot_size(), after = capacity * slot_size();
   Memory<float> pool = allocated<float>(model_->shape.num_layers * 2 * after);
-  for (int layer = 0; layer < model_->shape.num_layers * 2; ++layer) {  // alternates keys and values
-    float* target = pool.get() + layer * after;
-    if (before) std::memcpy(target, segment.pool.get() + layer * before, before * sizeof(float));
+  for (int part = 0; part < model_->shape.num_layers * 2; ++part) {  // keys and values in turn, or cells
+    float* target = pool.get() + part * after;
+    if (before) std::memcpy(target, segment.pool.get() + part * before, before * sizeof(float));
     // Hidden keys are multiplied as well; hidden values are not.
-    if (layer % 2 == 0) std::memset(target + before, 0, (after - before) * sizeof(float));
+    if (part % 2 == 0) std::memset(target + before, 0, (after - before) * sizeof(float));
   }
   const size_t words = segment.num_words(), more = num_words_of(capacity);
   std::vector<uint64_t> visible(segment.num_rows * more, 0);
-  for (int k = 0; k < segment.num_rows; ++k)
+  for (int k = 0; !model_->shape.is_recurrent && k < segment.num_rows; ++k)
     std::copy_n(segment.visible.data() + k * words, words, visible.data() + k * more);
   segment.pool = std::move(pool);
   segment.visible.swap(visible);
@@ -174,6 +175,36 @@ void Batch::assign_slots(const Step& step) {
     segment.num_rows = step.num_rows;
     spans_.push_back(span);
   }
+}
+
+// Rows that are skipped get cells of zeros, because rows of the next step may continue them.
+void Batch::assign_cells(const Step& step) {
+  rows_.clear();
+  spans_.clear();
+  for (int b = 0; b < num_segments(); ++b) {
+    Segment& segment = *segments_[b];
+    if (step.num_rows > segment.num_slots) grow(segment, step.num_rows);
+    Span span = {};
+    span.first = int(rows_.size());
+    for (int k = 0; k < step.num_rows; ++k) {
+      const int64_t index = int64_t(b) * step.num_rows + k;
+      if (!step.wanted || step.wanted[index]) {
+        rows_.push_back({b, k, index, segment.position > 0 ? int(step.parents[index]) : 0});
+        continue;
+      }
+      for (int layer = 0; layer < model_->shape.num_layers; ++layer)
+        std::fill_n(cell_of(segment, true, layer, k), slot_size(), 0.0f);
+    }
+    span.count = int(rows_.size()) - span.first;
+    segment.num_rows = step.num_rows;
+    spans_.push_back(span);
+  }
+}
+
+// Returns the cell of a row before or after the current step.
+float* Batch::cell_of(const Segment& segment, bool is_next, int layer, int row) const {
+  const int64_t part = ((segment.position & 1) ^ int(is_next)) * model_->shape.num_layers + layer;
+  return segment.pool.get() + (part * segment.num_slots + row) * slot_size();
 }
 
 // Sets `inherited_`, the slots that each row of a segment sees through its parent, and `used_`, the slots of all rows;
@@ -227,8 +258,12 @@ void Batch::step(const Step& step) {
   require(!is_half_stepped_, "an earlier step of the batch failed");
   check(step);
   is_half_stepped_ = true;
-  assign_slots(step);
-  describe_slots();
+  if (model.shape.is_recurrent) {
+    assign_cells(step);
+  } else {
+    assign_slots(step);
+    describe_slots();
+  }
 
   const int num_tokens = int(rows_.size()), num_heads = model.shape.num_heads;
   const Weights& projection = model.projection.view();
@@ -275,6 +310,16 @@ void Batch::run_layers(Pass& pass, const int64_t* token_ids, float* scratch, int
     pass.pre_norm_and_quantize(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
   });
   const auto attend_self = [&](int layer) {
+    if (model.shape.is_recurrent) {
+      return pass.for_rows([&](int r) {
+        const Row& row = rows_[r];
+        const Segment& segment = *segments_[row.segment];
+        const float *inner = pass.joined + r * pass.joined_stride, *former = nullptr;
+        if (segment.position > 0) former = cell_of(segment, false, layer, row.slot);
+        float* cell = cell_of(segment, true, layer, row.k);
+        model.kernels.recur(inner, inner + d, former, d, cell, pass.states + r * pass.stride);
+      });
+    }
     pass.for_heads(num_segments(), self_positions, [&](const HeadTask& task) {
       const Span& span = spans_[task.sequence];
       const Segment& segment = *segments_[task.sequence];

@@ -15,11 +15,13 @@ struct Segment {
   int source_length = 0;
   int position = 0;               // number of previous steps
   int num_rows = 0;               // K of the previous step
-  int num_slots = 0;              // capacity of the self-attention caches, a multiple of 32
+  int num_slots = 0;              // capacity of `pool`, a multiple of 32
   bool is_finite = true;          // whether the encoder output is finite; otherwise all scores of the segment are NaN
   const float* cross;             // for each layer: keys [blocks][d][16], then values [source_length][d]
   Memory<float> own_cross;        // `cross`, unless it is the output of `encode`
-  Memory<float> pool;             // for each layer: keys [num_slots / 16][d][16], then values [num_slots][d]
+  Memory<float> pool;             // for each layer: keys [num_slots / 16][d][16], then values [num_slots][d]; if the
+                                  // decoder is recurrent, cells [2][layers][num_slots][d rounded up to 16] of the rows
+                                  // before and after even steps
   std::vector<uint64_t> visible;  // [K][num_slots / 64, rounded up] bits: slots with tokens of the row's hypothesis
   std::vector<int32_t> newest;    // [K][kLoopTokens] newest tokens of the row's hypothesis, the last one at the end
   PackedWeights shortlist;        // columns of the projection; all columns if not set
@@ -120,7 +122,7 @@ class Batch {
   struct Row {
     int segment, k;
     int64_t index;  // in [B][K]
-    int slot;
+    int slot;       // of the token; if the decoder is recurrent, the parent
   };
   struct Span {  // the live rows of a segment
     int first, count;
@@ -130,6 +132,8 @@ class Batch {
 
   void check(const Step& step) const;
   void assign_slots(const Step& step);
+  void assign_cells(const Step& step);
+  float* cell_of(const Segment& segment, bool is_next, int layer, int row) const;
   int inherit_slots(const Step& step, const Segment& segment, const Span& span);
   int64_t attention_scratch() const;
   void run_layers(Pass& pass, const int64_t* token_ids, float* scratch, int64_t scratch_size);
@@ -144,6 +148,8 @@ class Batch {
   void grow(Segment& segment, int needed);
   void describe_slots();
   int64_t bytes_of(const Segment& segment) const;
+  // Floats of a slot in one of the two parts of a layer's pool.
+  int64_t slot_size() const { return model_->shape.is_recurrent ? rounded_up(model_->d, kLanes) : model_->d; }
 
   std::shared_ptr<Model> model_;
   std::vector<std::unique_ptr<Segment>> segments_;

@@ -145,6 +145,8 @@ struct Kernels {
   void (*norm)(const float* x, const float* scale, const float* bias, bool is_rms, float epsilon, int d, float* normed);
   // x = activation(x), n columns; ReLU is part of the rounding instead
   void (*activate)(float* x, int n, Activation activation);
+  // SSRU: f = sigmoid(gate); cell = f * former + (1 - f) * inner; state += max(0, cell). `former` is null for zeros.
+  void (*recur)(const float* inner, const float* gate, const float* former, int d, float* cell, float* state);
   // rounds a row for a product; a row scale is written to *scale
   void (*round)(const float* x, int n, const Weights& weights, bool rectifies, uint8_t* out, float* scale);
   bool (*is_finite)(const float* x, int n);

@@ -28,7 +28,7 @@ inline std::string layout() {
       FIELD(d_model), FIELD(num_heads), FIELD(ffn_size), FIELD(num_layers), FIELD(vocabulary_size),
       FIELD(max_positions), FIELD(is_pre_norm), FIELD(num_encoder_layers), FIELD(max_source_positions),
       FIELD(source_vocabulary_size), FIELD(activation), FIELD(is_rms_norm), FIELD(has_embedding_norm),
-      FIELD(embedding_factor), FIELD(epsilon)
+      FIELD(is_recurrent), FIELD(embedding_factor), FIELD(epsilon)
   });
 #undef FIELD
 #define FIELD(name) {"SearchRun." #name, offsetof(SearchRun, name), sizeof(SearchRun::name)}

@@ -124,7 +124,7 @@ const InstructionSet& instruction_set(const char* name) {
 }  // namespace
 
 // ABI version. Increase it with each incompatible change of the functions.
-EXPORTED int dragoman_abi() noexcept { return 11; }
+EXPORTED int dragoman_abi() noexcept { return 12; }
 
 // Sizes and offsets of the structures, in lines of text; null after an error.
 EXPORTED const char* dragoman_layout() noexcept {

@@ -49,7 +49,7 @@ void Model::set_product(int stack, int layer, int kind, const int8_t* w, const f
   require(kind >= 0 && kind < kNumProducts, "the kind of product is unknown");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int inner = shape.activation == kSwiglu ? 2 * shape.ffn_size : shape.ffn_size;
-  const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? inner : d;
+  const int outputs = kind == kSelfIn ? (is_recurrent(stack) ? 2 : 3) * d : kind == kInner ? inner : d;
   own[layer].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point, levels,
                                  kernels.center);
 }
@@ -121,7 +121,8 @@ void Model::check_complete() const {
           "the embedding, the positions or the projection is missing");
   check_stack_norms(kDecoder);
   for (const Layer& layer : layers) {
-    for (const PackedWeights& product : layer.products) require(product.is_set(), "a product is missing");
+    for (int kind = 0; kind < kNumProducts; ++kind)
+      require(layer.products[kind].is_set() || (shape.is_recurrent && kind == kSelfOut), "a product is missing");
     for (const Norm& norm : layer.norms) require(norm.scale != nullptr, "a norm is missing");
   }
   if (encoder_layers.empty()) return;

@@ -198,7 +198,8 @@ struct Norm {
 
 enum Stack { kDecoder, kEncoder };
 enum ProductKind { kSelfIn, kSelfOut, kCrossQuery, kCrossOut, kInner, kOuter, kNumProducts };
-// Encoder layers do not have the kinds for cross-attention.
+// Encoder layers do not have the kinds for cross-attention. In a recurrent decoder, kSelfIn computes the inner state
+// and the forget gate, and there is no kSelfOut.
 enum NormKind { kSelfNorm, kCrossNorm, kFeedForwardNorm, kNumNorms };
 enum StackNormKind { kFinalNorm, kEmbeddingNorm, kNumStackNorms };
 
@@ -213,6 +214,7 @@ struct Shape {
   int32_t max_source_positions;
   int32_t source_vocabulary_size;  // of a separate source table; 0: source and target share one table
   int32_t activation, is_rms_norm, has_embedding_norm;
+  int32_t is_recurrent;  // of the decoder
   float embedding_factor, epsilon;
 };
 
@@ -230,6 +232,7 @@ struct Model {
   void check_complete() const;
   // The stack that owns the embedding table of a stack, and the number of rows of the table.
   int table_of(int stack) const { return stack == kEncoder && shape.source_vocabulary_size ? kEncoder : kDecoder; }
+  bool is_recurrent(int stack) const { return stack == kDecoder && shape.is_recurrent; }
   int num_tokens(int stack) const {
     return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size;
   }

@@ -113,7 +113,7 @@ class Pass {
 
   // Runs the layers of a stack, from rows that `pre_norm_and_quantize` rounded for the first product to rows rounded
   // for `last`. `attend_self(layer)` and `attend_cross(layer)` call `attend` for all sequences; null: no
-  // cross-attention.
+  // cross-attention. In a recurrent decoder, `attend_self` adds the recurrence to the states.
   template <class AttendSelf, class AttendCross>
   void run_layers(Stack stack, const Weights& last, const AttendSelf& attend_self, const AttendCross& attend_cross) {
     const std::vector<Layer>& layers = stack == kEncoder ? model_.encoder_layers : model_.layers;
@@ -124,7 +124,7 @@ class Pass {
       const Norm& feed_forward_norm = layer.norms[kFeedForwardNorm];
       store_product(weights(kSelfIn));
       attend_self(int(i));
-      add_mixed(weights(kSelfOut));
+      if (!model_.is_recurrent(stack)) add_mixed(weights(kSelfOut));
       if constexpr (std::is_null_pointer_v<AttendCross>) {
         change_norm(*self_norm, feed_forward_norm, weights(kInner));
       } else {

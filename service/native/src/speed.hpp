@@ -59,7 +59,8 @@ inline double step_products_ns(const Model& model, int num_rows) {
   const Weights& projection = model.projection.view();
   std::vector<const Weights*> products;
   for (const Layer& layer : model.layers)
-    for (const PackedWeights& product : layer.products) products.push_back(&product.view());
+    for (const PackedWeights& product : layer.products)
+      if (product.is_set()) products.push_back(&product.view());
   int inputs = model.d, outputs = 0;
   for (const Weights* w : products) {
     inputs = std::max(inputs, w->inputs);

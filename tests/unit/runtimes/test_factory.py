@@ -134,9 +134,9 @@ def test_library_with_another_abi_version_is_rejected(
 @pytest.mark.parametrize(
     ("lines", "error"),
     [
-        ("Shape 64\\n", r"layout 'Shape 64', expected 'Shape 60'"),
-        ("Shape 60\\nShape.num_heads 0 4\\n", r"layout 'Shape.num_heads 0 4', expected 'Shape.d_model 0 4'"),
-        ("", r"layout 'nothing', expected 'Shape 60'"),
+        ("Shape 68\\n", r"layout 'Shape 68', expected 'Shape 64'"),
+        ("Shape 64\\nShape.num_heads 0 4\\n", r"layout 'Shape.num_heads 0 4', expected 'Shape.d_model 0 4'"),
+        ("", r"layout 'nothing', expected 'Shape 64'"),
     ],
 )
 def test_library_with_another_layout_is_rejected(tmp_path: Path, lines: str, error: str) -> None:

@@ -19,7 +19,7 @@ from dragoman_service.decoding.step_model import EncodedSource
 from dragoman_service.errors import EngineError
 from dragoman_service.runtimes.settings import LIBRARY_VARIABLE
 
-_ABI = 11  # version of the function declarations below
+_ABI = 12  # version of the function declarations below
 
 _INSTALL = "install it with pip install 'dragoman[serve]', or in a checkout with pip install ./service/native"
 
@@ -32,6 +32,13 @@ _PRODUCTS = (
     "feed_forward.outer",
 )
 """Weight matrices of a layer, in the library's order."""
+
+_RECURRENCE = {
+    "self_attention.query.fused": "recurrence.input.fused",
+    "self_attention.output": None,
+    "self_attention_norm": "recurrence_norm",
+}
+"""Matrices and norm of SSRU layers in place of self-attention; None: no matrix."""
 
 # SwiGLU fuses the inner product with its gate. The input of the outer product is non-negative with ReLU.
 _INNER, _OUTER = "feed_forward.inner", "feed_forward.outer"
@@ -63,6 +70,7 @@ class _Shape(ctypes.Structure):
         *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
         *((name, c_int32) for name in ("max_positions", "is_pre_norm", "num_encoder_layers", "max_source_positions")),
         *((name, c_int32) for name in ("source_vocabulary_size", "activation", "is_rms_norm", "has_embedding_norm")),
+        ("is_recurrent", c_int32),
         ("embedding_factor", c_float),
         ("epsilon", c_float),
     )
@@ -190,8 +198,6 @@ def check_architecture(architecture: Architecture) -> None:
     heads, kv_heads, head_size = architecture.num_heads, architecture.num_key_heads, architecture.head_size
     if head_size % 8:
         raise BackendUnsupportedError(f"head size {head_size} is not a multiple of 8")
-    if architecture.decoder_type != "self_attention":
-        raise BackendUnsupportedError(f"decoder_type {architecture.decoder_type!r} is not supported")
     if heads * head_size != architecture.d_model:
         raise BackendUnsupportedError(f"d_model {architecture.d_model} is not {heads} heads of size {head_size}")
     if kv_heads != heads:
@@ -264,6 +270,7 @@ class NativeNetwork:
             activation=_ACTIVATIONS.index(architecture.activation),
             is_rms_norm=architecture.norm_kind == "rms",
             has_embedding_norm=architecture.embedding_norm,
+            is_recurrent=architecture.decoder_type == "ssru",
             embedding_factor=architecture.d_model**0.5 if architecture.scale_embeddings else 1.0,
             epsilon=architecture.norm_epsilon,
         )
@@ -307,7 +314,7 @@ class NativeNetwork:
     def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
         fused = ".fused" if self.architecture.activation == "swiglu" else ""
         products, norms = (
-            [(kind, path) for kind, path in enumerate(paths) if stack == _DECODER or "cross_attention" not in path]
+            [(kind, path) for kind, path in enumerate(self._paths(stack, paths)) if path is not None]
             for paths in (_PRODUCTS, _NORMS)
         )
         name = _STACKS[stack]
@@ -322,6 +329,15 @@ class NativeNetwork:
             self._set_norm(stack, _NO_LAYER, 0, arrays, f"{name}.norm")
         if self.architecture.embedding_norm:
             self._set_norm(stack, _NO_LAYER, 1, arrays, f"{name}.embedding_norm")
+
+    def _paths(self, stack: int, paths: Sequence[str]) -> Iterator[str | None]:
+        # Yields the paths of a stack, None for those that it lacks.
+        is_recurrent = stack == _DECODER and self.architecture.decoder_type == "ssru"
+        for path in paths:
+            if stack == _ENCODER and "cross_attention" in path:
+                yield None
+            else:
+                yield _RECURRENCE.get(path, path) if is_recurrent else path
 
     def _set_embedding(self, stack: int, arrays: NetworkArrays, name: str) -> None:
         pointers = [pointer(arrays.tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
