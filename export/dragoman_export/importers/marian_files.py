@@ -23,6 +23,7 @@ from dragoman_service.bundle.manifest import MAX_FILE_BYTES
 _CONFIG: Final = "special:model.yml"
 _MAX_CONFIG_BYTES: Final = 64 << 10
 _MAX_RANK: Final = 4
+_ENCRYPTED: Final = 1  # flag of a member of a zip archive
 
 # types of items in binary models
 _INT8, _FLOAT32 = 0x101, 0x404
@@ -89,6 +90,8 @@ def _npz_items(content: bytes) -> Iterator[tuple[str, np.ndarray]]:
             name = member.filename.removesuffix(".npy")
             if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
                 raise ValueError(f"{name} is compressed")
+            if member.flag_bits & _ENCRYPTED:
+                raise ValueError(f"{name} is encrypted")
             yield name, _npy_array(name, archive.read(member))
 
 

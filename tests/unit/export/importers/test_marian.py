@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -224,6 +225,29 @@ def test_every_truncation_of_a_small_file_is_rejected(tmp_path: Path) -> None:
             path.write_bytes(content[:length])
             with pytest.raises(ImportFormatError):
                 read_model(path)
+
+
+@pytest.mark.slow
+def test_flipped_bits_give_an_error_of_the_file_or_a_model(tmp_path: Path) -> None:
+    for path, save in ((tmp_path / "model.npz", save_npz), (tmp_path / "model.bin", save_binary)):
+        save(path, {"type": "transformer", "dim-vocabs": [4, 4]}, {"a": np.ones((2, 3), np.float32)})
+        content = path.read_bytes()
+        for index in range(8 * len(content)):
+            changed = bytearray(content)
+            changed[index // 8] ^= 1 << index % 8
+            path.write_bytes(changed)
+            with contextlib.suppress(ImportFormatError):
+                read_model(path)
+
+
+def test_encrypted_archive_is_rejected(tmp_path: Path) -> None:
+    save_npz(path := tmp_path / "model.npz", {"type": "transformer"}, {"a": np.ones((2, 3), np.float32)})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # flags of the first entry of the directory
+    path.write_bytes(content)
+
+    with pytest.raises(ImportFormatError, match="a is encrypted"):
+        read_model(path)
 
 
 def test_compressed_archive_is_rejected(tmp_path: Path) -> None:
