@@ -23,6 +23,7 @@ from loadtests.generator.workload import Workload
 _MEASUREMENTS: Final = {
     "capacity": "find the highest rate at which an objective holds, and latency by load",
     "overload": "offer ten times the capacity; check fast rejection with retry delays",
+    "many-models": "measure several models on one server: overload, backlog, memory, CPU time",
 }
 # packages of `scenarios` whose module `scenario` has `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`,
 # which returns the exit code
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _stress(rest)
     if verb == "benchmarks":
         return int(importlib.import_module("loadtests.benchmarks.__main__").main(rest))
-    return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb}"), rest)
+    return _measure(verb, importlib.import_module(f"loadtests.scenarios.{verb.replace('-', '_')}"), rest)
 
 
 def _stress(arguments: Sequence[str]) -> int:
