@@ -16,6 +16,7 @@ from dragoman_service.models.serving import SERVING_NAME, ServingSettings
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.runtimes.onnx.encoder import model_limits
 from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.scheduling.core_shares import CoreShares
 from dragoman_service.scheduling.replicas import ReplicaScheduler, open_replicas
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
@@ -42,6 +43,7 @@ def onnx_loader(
 
     Once `stopping` is set, the loader and the warm-up of its models raise DrainingError.
     """
+    cores = CoreShares()  # of all models on the CPU
     limits = LoadLimits(timeout_s=settings.models.load_timeout_s, stopping=stopping or threading.Event())
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelRuntime:
@@ -62,7 +64,15 @@ def onnx_loader(
                 worker.close(0.0)
             raise
         schedulers = [
-            Scheduler(worker, model_limits(bundle.manifest), scheduling, metrics, clock, loop=loop)
+            Scheduler(
+                worker,
+                model_limits(bundle.manifest),
+                scheduling,
+                metrics,
+                clock,
+                loop=loop,
+                cores=cores if loaded.device == "cpu" else None,
+            )
             for worker in workers
         ]
         return ModelRuntime(

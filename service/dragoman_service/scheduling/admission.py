@@ -186,7 +186,7 @@ class LatencyModel:
 
     def __init__(self, settings: SchedulingSettings, *, num_batches: int) -> None:
         self._settings = settings
-        self._num_batches = num_batches
+        self.num_batches = num_batches  # that admit segments at present
         self._busy_s_per_cost = MovingRatio()  # of a batch while more segments are queued than it admits
         self._encode_s_per_token = MovingRatio()
         self._step_s: dict[int, MovingRatio] = {}  # by the bit length of the number of rows
@@ -239,7 +239,7 @@ class LatencyModel:
 
     def drain_time_s(self, decode_cost: int) -> float:
         """Return the seconds that all batches together need for queued work; 0 without measurements."""
-        return decode_cost * (self._busy_s_per_cost.value or 0.0) / self._num_batches
+        return decode_cost * (self._busy_s_per_cost.value or 0.0) / self.num_batches
 
     def retry_delay_s(self, excess_s: float) -> float:
         """Return the retry delay of a request that can be admitted after `excess_s` seconds of work."""
@@ -250,10 +250,10 @@ class LatencyModel:
     def _latency_s(self, cost: RequestCost, backlog: Backlog) -> float:
         capacity = min(self._settings.max_batch_segments, max(1, self._settings.max_batch_rows // cost.widest_beam))
         num_queued = backlog.num_queued + cost.num_segments
-        num_free = max(0, self._num_batches * capacity - backlog.num_running)
+        num_free = max(0, self.num_batches * capacity - backlog.num_running)
         queued_share = max(0.0, 1 - num_free / num_queued)
         queueing_s = queued_share * self.drain_time_s(backlog.decode_cost + cost.decode_cost)
-        batch_size = min(capacity, math.ceil((backlog.num_running + num_queued) / self._num_batches))
+        batch_size = min(capacity, math.ceil((backlog.num_running + num_queued) / self.num_batches))
         encode_s = batch_size * cost.longest_source * (self._encode_s_per_token.value or 0.0)
         return queueing_s + encode_s + cost.max_steps * self._expected_step_s(batch_size * cost.widest_beam)
 

@@ -24,6 +24,7 @@ from dragoman_service.scheduling.admission_queue import (
     select_segments,
 )
 from dragoman_service.scheduling.batch_connection import BatchConnection, ConnectionPoller, ReportHandler, WorkerHandle
+from dragoman_service.scheduling.core_shares import CoreShares
 from dragoman_service.scheduling.result_cache import ResultCache
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import BatchCommand, Clock, NewSegment
@@ -50,6 +51,7 @@ class BatchDispatcher:
         metrics: Metrics,
         *,
         num_batches: int,
+        cores: CoreShares,
         queue: AdmissionQueue,
         latency_model: LatencyModel,
         results: ResultCache | None,
@@ -64,6 +66,7 @@ class BatchDispatcher:
             max_padded_tokens=settings.max_batch_padded_tokens,
             max_rows=settings.max_batch_rows,
         )
+        self._cores = cores
         self._poller = ConnectionPoller()
         self._batches = [BatchConnection(worker, self._poller, lock) for _ in range(num_batches)]
         self._reports = ReportHandler(
@@ -86,6 +89,11 @@ class BatchDispatcher:
         return sum(len(batch.running) for batch in self._batches)
 
     @property
+    def num_admitting(self) -> int:
+        """Batches that admit segments at present; the others finish the segments that they have."""
+        return self._cores.share(len(self._batches))
+
+    @property
     def loads(self) -> list[BatchLoad]:
         """Size of each batch."""
         return [batch.load for batch in self._batches]
@@ -94,7 +102,7 @@ class BatchDispatcher:
     def has_capacity(self) -> bool:
         """True if a batch can admit a queued segment now."""
         max_segments = self._max_segments()
-        return any(len(batch.running) < max_segments for batch in self._batches)
+        return any(len(batch.running) < max_segments for batch in self._batches[: self.num_admitting])
 
     def warm_up(self, segments: Sequence[Segment]) -> list[SegmentResult]:
         """Decode the same segments in each batch, first one segment, then all; return the results of one batch.
@@ -220,7 +228,7 @@ class BatchDispatcher:
             expired = self._queue.pop_expired(self._clock())
         for segment in expired:
             segment.resolve(DeadlineExceededError("queue"))
-        by_load = sorted(self._batches, key=lambda batch: len(batch.running))
+        by_load = sorted(self._batches[: self.num_admitting], key=lambda batch: len(batch.running))
         selected: dict[BatchConnection, list[QueuedSegment]] = {}
         for batch in by_load:
             if not self._queue.num_segments:
@@ -230,7 +238,7 @@ class BatchDispatcher:
                     selected[batch] = self._select(batch)
                 else:
                     self._connect(batch)
-        for batch in by_load:  # after all selections: what is still queued may be encoded ahead
+        for batch in self._batches:  # after all selections: what is still queued may be encoded ahead
             if selected.get(batch) or batch.dropped_ids:
                 with self._failing_only(batch):
                     self._send(batch, selected.get(batch, ()))
@@ -329,7 +337,7 @@ class BatchDispatcher:
 
     def _select_prefetch(self, batch: BatchConnection) -> dict[int, tuple[int, ...]]:
         """Return the sources that a batch encodes ahead, if more segments are queued than all batches admit."""
-        max_segments, num_batches = self._settings.max_batch_segments, len(self._batches)
+        max_segments, num_batches = self._settings.max_batch_segments, self.num_admitting
         if self._max_segments() < max_segments:
             return {}
         queued = self._queue.peek(self._clock(), limit=_LOOKAHEAD_BATCHES * max_segments)
@@ -343,7 +351,7 @@ class BatchDispatcher:
     def _max_segments(self) -> int:
         """Return how many segments a batch may have at present."""
         num_segments = self._queue.num_segments + self.num_running
-        return min(self._settings.max_batch_segments, fair_share(num_segments, num_batches=len(self._batches)))
+        return min(self._settings.max_batch_segments, fair_share(num_segments, num_batches=self.num_admitting))
 
     def _is_backlogged(self, batch: BatchConnection) -> bool:
         if not self._queue.num_segments:

@@ -25,6 +25,7 @@ from dragoman_service.scheduling.admission import (
 from dragoman_service.scheduling.admission_queue import AdmissionQueue, QueuedSegment
 from dragoman_service.scheduling.batch_connection import WorkerHandle
 from dragoman_service.scheduling.batch_dispatcher import BatchDispatcher
+from dragoman_service.scheduling.core_shares import CoreShares
 from dragoman_service.scheduling.result_cache import ResultCache
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.threads import SwitchInterval, num_cores
@@ -51,11 +52,13 @@ class Scheduler:
         clock: Clock = time.monotonic,
         *,
         loop: asyncio.AbstractEventLoop,
+        cores: CoreShares | None = None,
     ) -> None:
-        """Dispatch in the event loop, which runs in any thread."""
+        """Dispatch in the event loop, which runs in any thread; share `cores` with other schedulers."""
         self._limits, self._clock = limits, clock
         self._lock = threading.RLock()
-        num_batches = settings.num_workers or num_cores()
+        self._num_batches = num_batches = settings.num_workers or num_cores()
+        self._cores = cores or CoreShares()
         self._queue = AdmissionQueue(max_bulk_wait_s=settings.max_bulk_wait_s)
         self._latency_model = LatencyModel(settings, num_batches=num_batches)
         self._lengths = LengthModel()
@@ -67,6 +70,7 @@ class Scheduler:
             settings,
             metrics,
             num_batches=num_batches,
+            cores=self._cores,
             queue=self._queue,
             latency_model=self._latency_model,
             results=self._results,
@@ -165,6 +169,8 @@ class Scheduler:
             for one in queued:
                 one.add_done_callback(self._on_done)  # type: ignore[arg-type] # the future is the segment
             self._queue.add(queued)
+            if not self._num_unresolved:
+                self._cores.set_busy(self, self._num_batches)
             self._num_unresolved += len(queued)
             self.outstanding_cost += cost.decode_cost
             has_capacity = self._dispatcher.has_capacity
@@ -210,6 +216,7 @@ class Scheduler:
         if self._is_draining:
             decision = Rejection(reason="draining", error=DrainingError())
         else:
+            self._latency_model.num_batches = self._dispatcher.num_admitting
             state = self._queue.state(cost, context, num_running=self._dispatcher.num_running)
             decision = self._policy.decide(cost, context, state, now_s, is_estimate=is_estimate)
         if isinstance(decision, Prediction):
@@ -245,6 +252,7 @@ class Scheduler:
             self._num_unresolved -= 1
             self.outstanding_cost -= segment.decode_cost
             if not self._num_unresolved:
+                self._cores.set_idle(self)
                 self._all_resolved.notify_all()
             outcome = self._record_outcome(segment, was_queued=was_queued)
             self._record_latency(segment, outcome)

@@ -52,7 +52,7 @@ class SchedulingSettings(SettingsSection):
     num_workers: int | None = Field(default=None, ge=1)
     """Worker threads of each replica; each decodes a batch of its own. Unset: two on a GPU, so that one batch is ranked
     on the CPU during the step of the other; on the CPU one for each core of the process, shared by all replicas of the
-    model."""
+    model. While other models on the CPU have segments, only a share of the threads admits segments, at least one."""
 
     decoding_niceness: int | None = Field(default=None, ge=0, le=19)
     """Niceness that worker threads add to their priority, so that the threads that answer requests run first (Linux

@@ -11,6 +11,7 @@ from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.batch_connection import WorkerHandle
+from dragoman_service.scheduling.core_shares import CoreShares
 from dragoman_service.scheduling.scheduler import Scheduler
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.messages import Clock
@@ -32,6 +33,7 @@ class Bench:
         *,
         worker: WorkerHandle | None = None,
         clock: Clock | None = None,
+        cores: CoreShares | None = None,
         **settings: Any,
     ) -> None:
         self.model = GatedModel(model)
@@ -45,6 +47,7 @@ class Bench:
             self.metrics,
             clock=clock or self.clock,
             loop=background_loop(),
+            cores=cores,
         )
 
     def start(self, *, is_open: bool = False) -> Self:

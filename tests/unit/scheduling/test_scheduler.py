@@ -10,6 +10,7 @@ from dragoman_service.datatypes import SearchConfig, SegmentResult, StageTimings
 from dragoman_service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError, QueueDelayError
 from dragoman_service.request import RequestContext
 from dragoman_service.scheduling.admission_queue import QueuedSegment
+from dragoman_service.scheduling.core_shares import CoreShares
 from dragoman_service.scheduling.scheduler import Scheduler, wait_for_results
 from dragoman_service.scheduling.settings import SchedulingSettings
 from dragoman_service.worker.worker import Worker
@@ -70,6 +71,18 @@ def test_nothing_is_encoded_ahead_without_a_backlog(make_bench: MakeBench) -> No
     wait(futures, TIMEOUT_S)
 
     assert sorted(model.encoded) == [3, 4]
+
+
+def test_busy_model_leaves_a_core_to_another(make_bench: MakeBench) -> None:
+    cores = CoreShares(2)
+    cores.set_busy("other", 2)
+    bench = make_bench(model := TimedModel(ENDLESS), cores=cores, num_workers=2)
+    futures = [bench.submit(3) for _ in range(7)]
+
+    bench.start(is_open=True)
+    wait(futures, TIMEOUT_S)
+
+    assert model.encoded == [7]
 
 
 def test_segment_that_was_encoded_ahead_is_queued_until_it_joins(make_bench: MakeBench) -> None:
