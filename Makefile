@@ -133,7 +133,7 @@ bench: $(VENV)/.bench ## Compare with CTranslate2 and Transformers: make bench [
 	@$(BIN)/python -m loadtests benchmarks $(COMMAND) --mode $(MODE) $(if $(INSTRUCTION_SET),--instruction-set $(INSTRUCTION_SET)) \
 		$(if $(NEIGHBOUR),--neighbour $(NEIGHBOUR))
 
-figures: $(VENV)/.dev $(VENV)/.bench ## Measure the figures of the documentation for an hour and insert them: make figures [SECTIONS="engine overload"]
+figures: $(VENV)/.dev $(VENV)/.bench ## Measure the figures of the documentation for two hours and insert them: make figures [SECTIONS="engine overload"]
 	$(BIN)/python -m docs.measure $(SECTIONS)
 	$(BIN)/python -m docs.generate
 

@@ -193,7 +193,9 @@ def origin(*sections: str) -> str:
     first = known[0]
     dates = " and ".join(dict.fromkeys(one["date"][:10] for one in known))
     commits = " and ".join(dict.fromkeys(one["commit"] for one in known))
-    sets = ", ".join(name for name in ("avx512_vnni", "avx_vnni", "avx2") if name in first["instruction_sets"])
+    sets = ", ".join(
+        name for name in ("amx_int8", "avx512_vnni", "avx_vnni", "avx2") if name in first["instruction_sets"]
+    )
     pgo = "with" if first["python_has_pgo"] else "without"
     machine = f"{first['cpu']} ({sets}), {first['cores']} cores, Python {first['python']} {pgo} PGO"
     return f"{dates}, commit {commits}, {machine}"
