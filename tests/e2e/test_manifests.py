@@ -185,10 +185,9 @@ def rendered() -> Mapping[str, Path]:
             fields["images"] = [{"name": "dragoman", "newTag": "0"}]
         content = kustomize(files[name].parent, directory, components, **fields)
         files[name].write_text(content, encoding="utf-8")
-    for name, (variant, values) in {**CHART, OPEN_CHART: ("cpu", OPEN_VALUES)}.items():
+    for name, (_, values) in {**CHART, OPEN_CHART: ("cpu", OPEN_VALUES)}.items():
         files[name] = BUILD / "manifests" / name / "rendered.yaml"
-        namespace = "dragoman-gpu" if variant == "gpu" else "dragoman"
-        files[name].write_text(helm(files[name].parent, namespace, values), encoding="utf-8")
+        files[name].write_text(helm(files[name].parent, "dragoman", values), encoding="utf-8")
     return files
 
 
