@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter
+
 from dragoman_service.errors import ConfigError, DragomanError, RateLimitedError, RetryableError
 from dragoman_service.file_translation.settings import DocumentSettings
 
@@ -45,7 +47,6 @@ _STATE, _SOURCE, _RESULT = "state.json", "source", "result"
 _LOCK, _PROCESS, _REMOVED = ".lock", ".process-", ".removed-"
 _LOCK_TRIES, _LOCK_WAIT_S = 500, 0.01
 _RETRY_S: Final = 10.0  # a guess: space becomes free when documents are downloaded
-_DAMAGED: Final = (ValueError, TypeError, KeyError)  # errors of a stored state
 
 
 class DocumentStatus(enum.StrEnum):
@@ -70,16 +71,16 @@ class DocumentState:
     document_id: str
     owner: str  # name of the caller that uploaded it
     process: str  # receives and translates it
-    created_s: float
-    expires_s: float
-    reserved_bytes: int  # disk space, used or not yet
+    created_s: FiniteFloat
+    expires_s: FiniteFloat
+    reserved_bytes: NonNegativeInt  # disk space, used or not yet
     key_digest: str = ""  # SHA-256 of the document key, in hexadecimal
     file_name: str = ""
     status: DocumentStatus = DocumentStatus.UPLOADING
     message: str = ""  # of an error, or a warning about a finished translation
-    num_characters: int = 0
-    num_done_characters: int = 0
-    started_s: float = 0.0  # start of the translation; 0 before
+    num_characters: NonNegativeInt = 0
+    num_done_characters: NonNegativeInt = 0
+    started_s: FiniteFloat = 0.0  # start of the translation; 0 before
     is_downloaded: bool = False  # whether a download is complete; then it does not count for limits of documents
 
     def seconds_remaining(self, now_s: float) -> int | None:
@@ -93,11 +94,8 @@ class DocumentState:
         """Serialize the state."""
         return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def from_json(cls, stored: bytes) -> "DocumentState":
-        """Parse a stored state; ValueError, TypeError or KeyError if it is damaged."""
-        fields = json.loads(stored)
-        return cls(**{**fields, "status": DocumentStatus(fields["status"])})
+
+_STORED: Final = TypeAdapter(DocumentState)
 
 
 class DocumentNotFoundError(DragomanError):
@@ -310,7 +308,7 @@ class DocumentStore:
         for path in paths:
             try:
                 num_expired += self._sweep_entry(path, now_s)
-            except (OSError, *_DAMAGED) as error:
+            except (OSError, ValueError) as error:
                 if path.name not in self._unusable:
                     log.warning("document entry unusable", extra={"entry": path.name, "reason": str(error)})
                 self._unusable.add(path.name)
@@ -346,7 +344,7 @@ class DocumentStore:
             state = self._load(path.name)
         except NotADirectoryError:
             raise
-        except (OSError, *_DAMAGED) as error:
+        except (OSError, ValueError) as error:
             if now_s - path.stat().st_mtime > self._settings.expiry_s + LEASE_S:
                 self._remove(path.name)
                 return False
@@ -426,7 +424,7 @@ class DocumentStore:
     def _states(self) -> Iterator[DocumentState]:
         for path in self._directory.iterdir():
             if _ID.fullmatch(path.name):
-                with contextlib.suppress(OSError, *_DAMAGED):  # `sweep` logs them
+                with contextlib.suppress(OSError, ValueError):  # `sweep` logs them
                     yield self._load(path.name)
 
     def _path(self, document_id: str) -> Path:
@@ -437,11 +435,15 @@ class DocumentStore:
     def _read(self, document_id: str) -> DocumentState:
         try:
             return self._load(document_id)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, *_DAMAGED):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError):
             raise DocumentNotFoundError from None
 
     def _load(self, document_id: str) -> DocumentState:
-        return DocumentState.from_json((self._path(document_id) / _STATE).read_bytes())
+        # Raises ValueError if the state is damaged.
+        state = _STORED.validate_json((self._path(document_id) / _STATE).read_bytes(), strict=True)
+        if state.document_id != document_id:
+            raise ValueError(f"document_id is {state.document_id}")
+        return state
 
     def _read_own(self, document_id: str) -> DocumentState:
         # The document must be one that this process works on.

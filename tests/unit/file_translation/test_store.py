@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,50 @@ def test_damaged_state_is_removed_when_a_document_would_have_expired(stores: Sto
     stores.advance(101 + LEASE_S)
     store.sweep()
 
+    assert stores.documents == []
+
+
+def test_field_of_a_newer_version_is_ignored(stores: Stores) -> None:
+    store = stores.open()
+    document_id, key = queued(store)
+    path = stores.directory / document_id / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "added_later": 1}))
+
+    assert store.get(document_id, key).status is DocumentStatus.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("expires_s", "soon"),
+        ("expires_s", None),
+        ("created_s", float("nan")),
+        ("expires_s", float("inf")),
+        ("reserved_bytes", -1),
+        ("reserved_bytes", "1"),
+        ("reserved_bytes", 1.5),
+        ("num_characters", []),
+        ("started_s", {}),
+        ("owner", 1),
+        ("message", None),
+        ("is_downloaded", "no"),
+        ("status", "lost"),
+        ("document_id", "0" * 32),
+    ],
+)
+def test_state_with_a_wrong_value_is_damaged(stores: Stores, field: str, value: object) -> None:
+    store = stores.open(expiry_s=100)
+    document_id, key = queued(store)
+    path = stores.directory / document_id / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), field: value}))
+    os.utime(path.parent, (NOW_S, NOW_S))
+
+    with pytest.raises(DocumentNotFoundError):
+        store.get(document_id, key)
+    queued(store)  # compares the times and sizes of all documents
+    store.heartbeat()
+    stores.advance(101 + LEASE_S)
+    store.sweep()
     assert stores.documents == []
 
 
