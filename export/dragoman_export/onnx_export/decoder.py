@@ -69,7 +69,7 @@ class _DecoderWriter(NetworkWriter):
         return attend
 
     def recur(self, inputs: Mapping[str, ir.Value], index: int) -> Recur:
-        # Reads the cells of all parents before it writes those of the rows.
+        # Reads the cells of all parents before it writes the cells of the rows.
         def continued(forget: ir.Value, added: ir.Value) -> ir.Value:
             graph, pool = self.graph, inputs[f"state_pool.{index}"]
             former = graph.op("GatherND", pool, inputs["parents"])  # [B, K, d_model]

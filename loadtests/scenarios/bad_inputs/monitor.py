@@ -101,11 +101,8 @@ class Monitor(ControlTraffic):
             for name, (connect, call) in calls.items()
         }
         super().__init__(list(callers.values()))
-        self._calls, self._pid, self._sampler = (
-            {name: each.replies for name, each in callers.items()},
-            server.pid,
-            ExitStack(),
-        )
+        self._calls = {name: caller.replies for name, caller in callers.items()}
+        self._pid, self._sampler = server.pid, ExitStack()
         self.sample = NO_SAMPLE
 
     def __enter__(self) -> Self:

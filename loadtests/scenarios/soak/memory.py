@@ -43,7 +43,7 @@ class Settings:
 
 
 def needs_phase(settled_mb: Sequence[float], settings: Settings) -> bool:
-    """Return whether phases are left, or the memory of a complete run is too noisy and more phases may tell."""
+    """Return whether the run continues: phases are left, or its memory is too noisy and more phases are allowed."""
     more = len(settled_mb) - settings.num_phases
     figures = check_memory(settled_mb, settings).figures
     is_noisy = bool(figures) and figures["lowest"] <= figures["limit"] < figures["highest"]

@@ -90,7 +90,7 @@ class BatchDispatcher:
 
     @property
     def num_admitting(self) -> int:
-        """Batches that admit segments at present; the others finish the segments that they have."""
+        """Number of batches that admit segments at present; further batches finish their segments."""
         return self._cores.share(len(self._batches))
 
     @property

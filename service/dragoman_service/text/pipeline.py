@@ -355,7 +355,7 @@ class TextPipeline(TextPlanner):
 
 
 def _is_clean(attempt: Attempt, candidate: Candidate) -> bool:
-    # Whether a candidate has no finding that is warned about.
+    # Whether a candidate causes no warning.
     has_finding = candidate.violations or candidate.is_copied_label or not candidate.hypothesis.is_finished
     return not (has_finding or attempt.is_skipped or attempt.result.degeneration)
 
